@@ -34,6 +34,7 @@ from bert_jax.storage import files, reading
 from bert_jax.storage.checksums import CHECKSUMS, first_damage, write_checksums
 from bert_jax.storage.replacing import Directory
 from bert_jax.text.case import NOT_SAID, Case
+from bert_jax.text.settings import END
 from bert_jax.text.tokenizer import Tokenizer
 
 
@@ -161,13 +162,18 @@ def _fields_of(config: ModelConfig, head: HeadClass, pad_id: int) -> dict[str, A
     return config_fields(head) | family_of(config.encoder).to_config(config, pad_id)
 
 
-def _special_ids(tokenizer: Tokenizer) -> dict[str, int]:
+def _special_ids(tokenizer: Tokenizer) -> dict[str, int | None]:
     """Return the ids of special tokens for ``config.json``. Without them, transformers takes the published models' ids.
 
-    A text begins with [CLS] and ends with [SEP], which are also ``bos`` and ``eos``, the words of generation.
+    A text begins with [CLS] and ends with [SEP], which are also ``bos`` and ``eos``, the words of generation. In a GPT
+    both are the end token, or none.
     """
-    ids = {"pad": tokenizer.pad_id, **dict.fromkeys(("bos", "cls"), tokenizer.cls_id)}
-    return {f"{name}_token_id": i for name, i in (ids | dict.fromkeys(("eos", "sep"), tokenizer.sep_id)).items()}
+    roles = tokenizer.role_ids
+    named = {"pad": "pad", "bos": "cls", "cls": "cls", "eos": "sep", "sep": "sep"}
+    if "cls" not in roles:
+        named = dict.fromkeys(("bos", "eos"), END)
+    ids = {"pad": tokenizer.pad_id} | {name: roles[role] for name, role in named.items() if role in roles}
+    return {f"{name}_token_id": ids.get(name) for name in ("pad", *named)}
 
 
 def _check_written(folder: Path, params: Any, config: ModelConfig, head: HeadClass) -> str:

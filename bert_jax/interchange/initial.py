@@ -218,7 +218,7 @@ def _sub_pieces(added: Sequence[_Surface], old: Tokenizer, index: Mapping[_Surfa
     texts = [old.joiner + text if begin else text for (text, _), begin in zip(added, begins, strict=True)]
     cut = {}
     for surface, ids in zip(added, old.encode_batch(texts), strict=True):
-        first, *others = ids.tolist() or [old.unk_id]
+        first, *others = ids.tolist() or [max(old.unk_id, 0)]
         if surface[1]:
             first = index.get((old.surfaces[first][0], True), first)
         cut[surface] = [first, *others]

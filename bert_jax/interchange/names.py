@@ -21,6 +21,7 @@ class Entry(NamedTuple):
         sides.
       skipped: the number of leading rows of transformers' table that our table does not have.
       optional: whether models of some sizes have no such array.
+      turned: whether a kernel is the weight [out, in] of a Linear. If False, it is the weight [in, out] of a Conv1D.
     """
 
     ours: str
@@ -28,6 +29,7 @@ class Entry(NamedTuple):
     inputs: int = 0
     skipped: int = 0
     optional: bool = False
+    turned: bool = True
 
     @property
     def part(self) -> str:
@@ -40,6 +42,11 @@ def dense(ours: str, theirs: str, inputs: int = 1) -> tuple[Entry, Entry]:
     return Entry(f"{ours}/kernel", f"{theirs}.weight", inputs), Entry(f"{ours}/bias", f"{theirs}.bias")
 
 
+def conv(ours: str, theirs: str, inputs: int = 1) -> tuple[Entry, Entry]:
+    """Return the two entries (kernel, bias) of a dense layer that is a Conv1D in transformers."""
+    return Entry(f"{ours}/kernel", f"{theirs}.weight", inputs, turned=False), Entry(f"{ours}/bias", f"{theirs}.bias")
+
+
 def norm(ours: str, theirs: str) -> tuple[Entry, Entry]:
     """Return the two entries (scale, bias) of a layer norm."""
     return Entry(f"{ours}/scale", f"{theirs}.weight"), Entry(f"{ours}/bias", f"{theirs}.bias")
@@ -48,17 +55,18 @@ def norm(ours: str, theirs: str) -> tuple[Entry, Entry]:
 def to_theirs(array: np.ndarray, entry: Entry) -> np.ndarray:
     """Return an array of ours as transformers stores it.
 
-    A kernel [*inputs, *outputs] becomes the weight [out, in] of a Linear. A table gets rows of zeros where our table
-    skips rows. A bias is flattened to one axis. All other arrays stay as they are.
+    A kernel [*inputs, *outputs] becomes the weight [out, in] of a Linear, or [in, out] of a Conv1D. A table gets rows
+    of zeros where our table skips rows. A bias is flattened to one axis. All other arrays stay as they are.
     """
     if entry.skipped:
         return np.concatenate([np.zeros((entry.skipped, *array.shape[1:]), array.dtype), array])
     if not entry.inputs:
         return array.reshape(-1) if entry.ours.endswith("/bias") else array
     rows = int(np.prod(array.shape[: entry.inputs]))
-    return np.ascontiguousarray(array.reshape(rows, -1).T)
+    weight = array.reshape(rows, -1)
+    return np.ascontiguousarray(weight.T) if entry.turned else weight
 
 
 def to_ours(array: np.ndarray, entry: Entry, shape: tuple[int, ...]) -> np.ndarray:
     """Return an array of transformers as an array of ``shape`` in our tree: the inverse of ``to_theirs``."""
-    return np.ascontiguousarray(array.T if entry.inputs else array[entry.skipped :]).reshape(shape)
+    return np.ascontiguousarray(array.T if entry.inputs and entry.turned else array[entry.skipped :]).reshape(shape)

@@ -14,6 +14,7 @@ from bert_jax.storage import files, reading
 from bert_jax.text import folders
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.case import NOT_SAID, Case
+from bert_jax.text.settings import END
 from bert_jax.text.tokenizer import Tokenizer
 
 _MAX_SPARE = 1024  # spare rows, which let an embedding table be split over devices, must be fewer than this
@@ -46,9 +47,11 @@ def _of_one_type(tokenizer_json: str) -> str:
 
 
 def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
-    t = tokenizer
-    ids = {"unk": t.unk_id, "sep": t.sep_id, "pad": t.pad_id, "cls": t.cls_id, "mask": t.mask_id}
-    return {f"{name}_token": t.vocab[i] for name, i in ids.items()}
+    ids = tokenizer.role_ids
+    named: dict[str, int] = {role: ids[role] for role in ("unk", "sep", "pad", "cls", "mask") if role in ids}
+    if END in ids:  # transformers pads with it too, if it is said
+        named |= {"bos": ids[END], "eos": ids[END], "pad": tokenizer.pad_id}
+    return {f"{name}_token": tokenizer.vocab[i] for name, i in named.items()}
 
 
 def _tokenizer_config(config: ModelConfig, tokenizer: Tokenizer, is_bert: bool) -> dict[str, Any]:
@@ -84,7 +87,7 @@ def read_tokenizer(folder: Path, config: ModelConfig, where: str, given: Case = 
             "per line, or its sentencepiece model, or its tokenizer.json (WordPiece, Unigram or byte-level BPE)"
         )
     tokenizer = tokenizers.load(folder, *given, rows=config.vocab_size)
-    folders.check_layout(files.as_path(vocabulary), tokenizer.vocab, tokenizer.special_ids)
+    folders.check_layout(files.as_path(vocabulary), tokenizer.vocab, tokenizer.role_ids)
     if tokenizer.size > config.vocab_size:
         raise UserError(
             f"{vocabulary} has {tokenizer.size} pieces, the model {config.vocab_size} embeddings (special and added "

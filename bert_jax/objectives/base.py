@@ -275,6 +275,11 @@ class PretrainingObjective(SingleTask, abc.ABC):
             )
         return dataclasses.replace(rows, features=(*ALWAYS, *sorted(needed)))
 
+    def check_tokens(self, tokenizer: Tokenizer) -> None:
+        """Raise ``UserError`` if the rows need a token that ``tokenizer`` lacks, such as [MASK]."""
+        for rows in (*self._rows.values(), *self._heldout.values()):
+            rows.check_tokens(tokenizer, self.setting.where)
+
     # ---- The host side ---------------------------------------------------------------------------------------------
 
     def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:

@@ -76,9 +76,10 @@ def with_attention(model: ModelConfig, reads: Literal["both sides", "what came b
     if model.causal == causal:
         return model
     if "attention" not in {field.name for field in dataclasses.fields(model)}:
+        able = "reads what came before alone" if model.causal else "cannot: its Config has no field 'attention'"
         raise UserError(
-            f"objective {objective!r} reads {reads}, and encoder {model.encoder!r} cannot: its Config has no"
-            " field 'attention'; take another config.objective.name or config.model.encoder"
+            f"objective {objective!r} reads {reads}, and encoder {model.encoder!r} {able}; take another "
+            "config.objective.name or config.model.encoder"
         )
     return dataclasses.replace(model, attention="causal" if causal else "bidirectional")  # type: ignore[call-arg]
 

@@ -159,16 +159,20 @@ def pair_sequences(
 ) -> dict[str, list[np.ndarray]]:
     """Return ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]`` of every example (Devlin et al. 2019, 4.1).
 
+    In a GPT it is the text and the end token (``Tokenizer.around``); a pair needs [SEP].
+
     The tokenizer's ``pair_separators`` gives the number of ``[SEP]`` between text and pair. A sequence that is too long
     is cut as ``kept_lengths`` says; ``note`` is then called with a line that says how many sequences were cut.
     """
+    if any(pair is not None for pair in pairs):
+        tokenizer.need("sep", "a pair of texts")
     first = tokenizer.encode_batch(texts)
     second = tokenizer.encode_batch([pair or "" for pair in pairs])
     ids, types, cut = [], [], [0, 0]  # cut: [sequences that were cut, tokens that were dropped]
-    cls, sep = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
+    cls, sep = (np.array(special, np.int32) for special in tokenizer.around)
     between = np.repeat(sep, tokenizer.pair_separators)
     for a, b, pair in zip(first, second, pairs, strict=True):
-        capacity = max_length - (2 if pair is None else 2 + len(between))
+        capacity = max_length - len(cls) - len(sep) - (0 if pair is None else len(between))
         kept_a, kept_b = kept_lengths(len(a), len(b) if pair is not None else 0, capacity)
         if lost := len(a) - kept_a + (len(b) - kept_b if pair is not None else 0):
             cut = [cut[0] + 1, cut[1] + lost]

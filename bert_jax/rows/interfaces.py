@@ -15,11 +15,15 @@ Bools = npt.NDArray[np.bool_]
 Ids = npt.NDArray[np.int32]
 Ints = npt.NDArray[np.int64]
 Records = np.ndarray  # the sequences of a plan: one element per sequence, of the dtype ``Arrangement.record``
+BERT_AROUND = (1, 1)  # [CLS] before a text and [SEP] after it
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenFacts:
-    """The facts about a tokenizer that are needed to make rows: token ids and the vocabulary."""
+    """The facts about a tokenizer that are needed to make rows: token ids and the vocabulary.
+
+    An id is -1 if the tokenizer, a GPT's, has no such token. ``end`` is the id of the end token of a GPT alone.
+    """
 
     pad: int
     cls: int
@@ -29,13 +33,20 @@ class TokenFacts:
     is_continuation: Bools | None = None  # [V] whether a piece continues a word
     ends_word: Bools | None = None  # [V] whether a word starts after a piece, whichever piece comes next
     special_ids: tuple[int, ...] = ()
+    end: int = -1
+
+    @property
+    def around(self) -> tuple[int, int]:
+        """Return how many special tokens stand before a text and after it: [CLS] and [SEP], or a GPT's end token."""
+        return BERT_AROUND if self.cls >= 0 else (0, int(self.end >= 0))
 
     @classmethod
     def of(cls, tokenizer: Any) -> TokenFacts:
         """Return the facts of a ``text.tokenizer.Tokenizer``."""
         t = tokenizer
-        special = tuple(sorted(t.special_ids))
-        return cls(t.pad_id, t.cls_id, t.sep_id, t.mask_id, t.size, t.is_continuation, t.ends_word, special)
+        ids, special = t.role_ids, tuple(sorted(t.special_ids))
+        cls_, sep, mask, end = (ids.get(role, -1) for role in ("cls", "sep", "mask", "end"))
+        return cls(t.pad_id, cls_, sep, mask, t.size, t.is_continuation, t.ends_word, special, end)
 
 
 class Field(NamedTuple):

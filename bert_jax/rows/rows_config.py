@@ -14,8 +14,9 @@ from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.parts import catalogue
 from bert_jax.records import BatchSpec, Feature
-from bert_jax.rows.interfaces import Arrangement, Field, Limits
+from bert_jax.rows.interfaces import BERT_AROUND, Arrangement, Field, Limits
 from bert_jax.rows.masking import BOUNDARY_FIELDS, FIELDS, MaskingConfig
+from bert_jax.text.tokenizer import Tokenizer
 
 Packing = Literal["none", "packed", "bucketed"]
 
@@ -39,6 +40,8 @@ class RowsConfig:
       arrangement: the name of a file in ``rows/arrangements``; ``arrangement_options`` are its options.
       max_pairs_per_row: K, the most sequences of a packed row. If None, one for every 16 positions, from 2 to 16; if
         the arrangement has no features per sequence, one for every 8 positions, at least 2.
+      around: how many special tokens stand before and after a text (``TokenFacts.around``). An arrangement that can do
+        without [CLS] and [SEP] has a method ``with_around``.
       features: the names of the features that rows have. If None, all except ``masking.BOUNDARY_FIELDS``.
     """
 
@@ -50,6 +53,7 @@ class RowsConfig:
     arrangement: str = "sentence_pairs"
     arrangement_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     features: tuple[str, ...] | None = None
+    around: tuple[int, int] = BERT_AROUND
     kind: str = ""  # the kind of the batches: the name of their phase
 
     def __post_init__(self) -> None:
@@ -73,7 +77,16 @@ class RowsConfig:
                 f"config.objective.short_row_probability is set, but the arrangement {self.arrangement!r} makes no "
                 "short rows; leave it out"
             )
-        return configuration.build(cls, options, "config.objective.arrangement_options")  # type: ignore[no-any-return]
+        built = configuration.build(cls, options, "config.objective.arrangement_options")
+        return built if self.around == BERT_AROUND else built.with_around(self.around)  # type: ignore[no-any-return]
+
+    def check_tokens(self, tokenizer: Tokenizer, where: str) -> None:
+        """Raise ``UserError`` if rows need a token that ``tokenizer`` lacks. ``where``: the objective's key."""
+        kind = catalogue.find("rows.arrangements", self.arrangement, having="Arrangement").Arrangement
+        if not hasattr(kind, "with_around"):
+            tokenizer.need("sep", f"{where}.arrangement {catalogue.display_name(self.arrangement)!r}")
+        if self.masking.mask_share > 0:
+            tokenizer.need("mask", f"masking ({where}.masking)")
 
     @property
     def possible(self) -> tuple[str, ...]:

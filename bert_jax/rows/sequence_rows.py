@@ -14,7 +14,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.parts import catalogue
 from bert_jax.rows import packing, random, units
-from bert_jax.rows.interfaces import Ints, Records, Split, TokenFacts
+from bert_jax.rows.interfaces import BERT_AROUND, Ints, Records, Split, TokenFacts
 from bert_jax.rows.masking import mask_rows, span_boundaries
 from bert_jax.rows.plan_cache import PlanCache
 from bert_jax.rows.rows_config import RowsConfig
@@ -53,6 +53,7 @@ class SequenceRows(RowSource):
             text.
           directory: the corpus's folder, in which plans are cached if it can be written (see ``PlanCache``).
         """
+        config = dataclasses.replace(config, around=facts.around)
         config.arranger.check(split)
         self._split, self._facts, self._config = split, facts, config
         self._seed, self._phase, self._directory = seed, phase, directory
@@ -116,6 +117,7 @@ class SequenceRows(RowSource):
         options = dataclasses.asdict(arranger)  # type: ignore[call-overload]
         identity = [config.arrangement, arranger.version, options, self._split.fingerprint, config.max_length]
         identity += [self._seed, self._phase, config.packing]
+        identity += [config.around] if config.around != BERT_AROUND else []
         dtypes: dict[str, object] = {"sequences": arranger.record}
         if config.packing == "packed":
             dtypes["row_ends"] = np.int64

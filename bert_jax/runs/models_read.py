@@ -143,8 +143,13 @@ def check_features(models: Models, specs: Mapping[str, BatchSpec], where: str) -
 
 
 def check_vocabularies(task: Task, tokenizer: Tokenizer | None, added: Sequence[str]) -> None:
-    """Raise ``UserError`` for the reasons of ``check_vocabulary``, for each model that a pretraining ``task`` reads."""
+    """Raise ``UserError`` if rows of a pretraining ``task`` need a token that ``tokenizer`` lacks.
+
+    The reasons of ``check_vocabulary`` are others, for each model that the task reads.
+    """
     for one in tasks_of(task).values():
+        if tokenizer:
+            one.check_tokens(tokenizer)
         check_vocabulary(one.setting.models, tokenizer, one.setting.where, added)
         if one.setting.teacher:
             check_vocabulary({"init": one.setting.teacher.trained}, tokenizer, WHERE, added)

@@ -87,6 +87,7 @@ class Task(ExampleTask):
     gathered_outputs = ("start_logits", "end_logits")
 
     def __init__(self, config: Config, setting: Setting):
+        setting.tokenizer.need("sep", "a question with its context")
         capacity = setting.max_length - 3 - config.max_query_length
         if capacity < 1:
             raise UserError(

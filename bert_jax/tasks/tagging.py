@@ -116,9 +116,11 @@ class Task(ExampleTask):
         ``word_ids`` [L] is w + 1 at the first piece of each word w that is scored in the row, and 0 elsewhere.
         """
         del split
-        tokenizer, capacity = self.setting.tokenizer, self.setting.max_length - 2
+        tokenizer = self.setting.tokenizer
+        before, after = tokenizer.around
+        capacity = self.setting.max_length - len(before) - len(after)
         number = {name: i for i, name in enumerate(self.setting.labels)}
-        unknown = np.array([tokenizer.unk_id], np.int32)
+        unknown = np.array([max(tokenizer.unk_id, 0)], np.int32)  # of a word without a piece
         texts = (tokenizer.joiner + word for example in examples for word in example["words"])
         flat = iter(tokenizer.encode_batch(list(texts)))
         sequences: dict[str, list[np.ndarray]] = {name: [] for name in _FEATURES}
@@ -136,10 +138,10 @@ class Task(ExampleTask):
                 cut += int((firsts >= capacity).sum())
             for begin, scored in places:
                 part = ids[begin : begin + capacity]
-                sequences["input_ids"].append(np.concatenate([[tokenizer.cls_id], part, [tokenizer.sep_id]]))
+                sequences["input_ids"].append(np.concatenate([before, part, after]).astype(np.int32))
                 for name, values in per_word.items():
-                    row = np.zeros(len(part) + 2, np.int32)
-                    row[firsts[scored] - begin + 1] = np.asarray(values)[scored]
+                    row = np.zeros(len(before) + len(part) + len(after), np.int32)
+                    row[firsts[scored] - begin + len(before)] = np.asarray(values)[scored]
                     sequences[name].append(row)
                 rows_of.append(i)
         if long:

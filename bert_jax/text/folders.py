@@ -7,14 +7,14 @@ a ``.model`` of sentencepiece, or ``vocab.json`` with ``merges.txt``. Files that
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.storage import reading
-from bert_jax.text import tokenizer_json
+from bert_jax.text import roles, tokenizer_json
 from bert_jax.text.case import Case
 from bert_jax.text.json_engine import JsonEngine
 from bert_jax.text.sentencepiece_engine import Engine, SentencePieceEngine
@@ -73,13 +73,13 @@ def of_file(source: epath.Path, given: Case, rows: int | None) -> Engine:
     return JsonEngine(content, str(source))
 
 
-def check_layout(source: epath.Path, pieces: Sequence[str], special_ids: Sequence[int]) -> None:
-    """Raise ``UserError`` if the files of a model's tokenizer put no special tokens around a text."""
+def check_layout(source: epath.Path, pieces: Sequence[str], role_ids: Mapping[str, int]) -> None:
+    """Raise ``UserError`` if the files of a model's tokenizer put no special tokens around a text, and it has them."""
     whole = source.name == tokenizer_json.FILE_NAME
-    bare = tokenizer_json.is_bare(read_json(source)) if whole else source.name == tokenizer_json.MERGES
-    if not bare or not beside(source).leaves_texts_bare:
+    bare = roles.is_bare(read_json(source)) if whole else source.name == tokenizer_json.MERGES
+    if not bare or not beside(source).leaves_texts_bare or "cls" not in role_ids:
         return
-    cls, sep = ([pieces[i], i] for i in special_ids[2:4])
+    cls, sep = ([pieces[i], i] for i in (role_ids["cls"], role_ids["sep"]))
     processor = json.dumps({"type": "BertProcessing", "sep": sep, "cls": cls}, ensure_ascii=False)
     advice = f'give the file "post_processor": {processor}' if whole else "name the tokenizer_class RobertaTokenizer"
     raise UserError(
@@ -112,9 +112,9 @@ def _check_switches(engine: JsonEngine, settings: Settings) -> None:
     ``do_lower_case`` may state the rule of the BERT step alone, if another step converts text to lower case: an export
     of sentence-transformers adds such a step for its option ``do_lower_case``.
     """
-    steps = tokenizer_json.flat(engine.content.get("normalizer"), "normalizers")
+    steps = roles.flat(engine.content.get("normalizer"), "normalizers")
     cases = [step["lowercase"] for step in steps if step["type"] == "BertNormalizer" and len(steps) > 1]
-    split = tokenizer_json.flat(engine.content.get("pre_tokenizer"), "pretokenizers")
+    split = roles.flat(engine.content.get("pre_tokenizer"), "pretokenizers")
     schemes = [step.get("prepend_scheme", "always") for step in split if step["type"] == "Metaspace"]
     space = {"add_prefix_space": schemes[-1] != "never"} if schemes and settings.is_albert else {}
     for name, value in (engine.switches | space).items():

@@ -22,10 +22,11 @@ from tokenizers import AddedToken
 
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
-from bert_jax.text import tokenizer_json
+from bert_jax.text import roles, tokenizer_json
 from bert_jax.text.encoded import Cut
-from bert_jax.text.marks import ALPHABET, SPACE, Bytes, Marks, Prefix, Underline
+from bert_jax.text.marks import ALPHABET, SPACE, Bytes, Marks, Prefix, Suffix, Underline
 from bert_jax.text.panics import ADVICE, check_patterns, refusing
+from bert_jax.text.settings import ROLES
 from bert_jax.text.words import unspaced
 
 ACCENTS = r"\p{Mn}"  # what BERT strips from decomposed text
@@ -101,10 +102,11 @@ class JsonEngine:
             raise UserError(f"{where} does not number its {len(ids)} pieces from 0 to {len(ids) - 1}: {wrong}")
         if self._library.get_vocab() != {hidden.get(piece, piece): i for piece, i in ids.items()}:
             raise UserError(f"{where} gives an added token that is a piece another id than the piece's; correct the id")
-        self.special_ids = tokenizer_json.special_of(content)
+        self.role_ids = roles.special_of(content)
+        self.special_ids = tuple(self.role_ids.values())
         entries = [entry for entry in content["added_tokens"] if entry["id"] not in self.special_ids]
         self.added_ids = frozenset(entry["id"] for entry in entries)
-        self.pair_separators, self.pair_type = tokenizer_json.pair_form(content)
+        self.pair_separators, self.pair_type = roles.pair_form(content)
         with refusing(f"{where} cannot be used"):
             self.lowercase = "B" not in self.normalized("B")
             self.joiner = "" if self.words("a") == self.words(" a") else " "
@@ -138,7 +140,7 @@ class JsonEngine:
     def switches(self) -> dict[str, bool]:
         """Return name -> whether the rule is on, for the rules that have names in ``tokenizer_config.json``."""
         kind, accented = self.content["model"]["type"], unicodedata.normalize("NFC", self.normalized("é"))
-        steps = [*tokenizer_json.flat(self.content["pre_tokenizer"], "pretokenizers")]
+        steps = [*roles.flat(self.content["pre_tokenizer"], "pretokenizers")]
         first = [step.get("add_prefix_space", True) for step in steps if step["type"] == "ByteLevel"]
         if kind not in ("WordPiece", "Unigram"):
             return {"add_prefix_space": first[0]} if first else {}
@@ -204,8 +206,8 @@ class JsonEngine:
         library, ids = _library(self.content, "the tokenizer", {}), tokenizer_json.ids_of(self.content)
         entries = {entry["id"]: entry for entry in self.content["added_tokens"]}
         names: dict[int, int] = {}
-        for name, i in zip(SPECIAL_TOKENS, self.special_ids, strict=True):
-            if name not in ids:
+        for role, name in zip(ROLES, SPECIAL_TOKENS, strict=True):
+            if name not in ids and (i := self.role_ids.get(role)) is not None:
                 spaces = {side: entries[i][side] for side in ("lstrip", "rstrip")}
                 library.add_special_tokens([AddedToken(name, normalized=False, **spaces)])
                 names[len(ids) + len(names)] = i
@@ -231,9 +233,9 @@ class JsonEngine:
 
         A text is encoded word by word if its only white space is single spaces, and the rules look at no two words.
         """
-        splitters = tokenizer_json.flat(self.content["pre_tokenizer"], "pretokenizers")
+        splitters = roles.flat(self.content["pre_tokenizer"], "pretokenizers")
         types = [step["type"] for step in splitters]
-        changes = tokenizer_json.flat(self.content["normalizer"], "normalizers")
+        changes = roles.flat(self.content["normalizer"], "normalizers")
         if types == ["BertPreTokenizer"] and all(step["type"] == "BertNormalizer" for step in changes):
             add = self._add_words if self.added_ids else self._add_bert_words
             return _WordCache(lambda text: text.split(" "), add), None
@@ -289,18 +291,18 @@ def _int32(data: bytes) -> np.ndarray:
 
 def _hidden(content: tokenizer_json.Content) -> dict[str, str]:
     """Return piece -> a name that no text has, for pieces of a Unigram model that text must not be cut into."""
-    special = set(tokenizer_json.special_of(content)) - {content["model"].get("unk_id")}
+    special = set(roles.special_of(content).values()) - {content["model"].get("unk_id")}
     unigram = content["model"]["type"] == "Unigram"
     return {piece: f"{piece}\uffff" for piece, i in tokenizer_json.ids_of(content).items() if unigram and i in special}
 
 
 def _library(content: tokenizer_json.Content, where: str, names: Mapping[str, str]) -> tokenizers.Tokenizer:
-    """Return the library's tokenizer, without a template. Only the five special tokens are special in it.
+    """Return the library's tokenizer, without a template. Only tokens that have a role are special in it.
 
     Args:
       names: piece -> another name for it.
     """
-    special, model = tokenizer_json.special_of(content), content["model"]
+    special, model = {*roles.special_of(content).values()}, content["model"]
     added = [
         {**entry, "content": names.get(entry["content"], entry["content"]), "special": entry["id"] in special}
         for entry in content["added_tokens"]
@@ -315,7 +317,7 @@ def _library(content: tokenizer_json.Content, where: str, names: Mapping[str, st
 def _marks(content: tokenizer_json.Content, where: str) -> Marks:
     """Return how the pieces show where words begin. Raises ``UserError`` if they do not."""
     kind, steps = content["model"]["type"], tokenizer_json.steps_of(content)
-    inner = tokenizer_json.flat(content["normalizer"], "normalizers")
+    inner = roles.flat(content["normalizer"], "normalizers")
     if "ByteLevel" in steps:
         vocab = content["model"]["vocab"]
         if lost := [byte for byte in range(256) if byte not in _NEVER_IN_UTF8 and ALPHABET[byte] not in vocab]:
@@ -328,6 +330,8 @@ def _marks(content: tokenizer_json.Content, where: str) -> Marks:
         return Underline()
     if kind in ("WordPiece", "WordLevel"):
         return Prefix(content["model"].get("continuing_subword_prefix", "##"))
+    if kind == "BPE" and "BertPreTokenizer" in steps and (suffix := content["model"].get("end_of_word_suffix")):
+        return Suffix(suffix)
     raise UserError(
         f"{where} is a {kind} tokenizer whose pieces do not show where words begin (its pre_tokenizer is neither "
         f"ByteLevel nor Metaspace); {ADVICE}"

@@ -73,7 +73,28 @@ class Bytes:
         return not is_white(_bytes(piece).decode(errors="replace")[:1])
 
 
-Marks = Prefix | Underline | Bytes
+@dataclasses.dataclass(frozen=True)
+class Suffix:
+    """A suffix, ``</w>`` in GPT-1, marks the pieces that end a word. So a piece begins a word if it follows one.
+
+    Every piece counts as a continuation. The surface of a piece with the suffix begins a word, as it often is a word.
+    """
+
+    suffix: str = "</w>"
+    space = ""
+
+    def surface(self, piece: str) -> tuple[str, bool]:
+        text = piece.removesuffix(self.suffix)
+        return (text, False) if 0 < len(text) < len(piece) else (piece, True)
+
+    def continues(self, piece: str) -> bool:
+        return True
+
+    def ends(self, piece: str) -> bool:
+        return not self.surface(piece)[1]
+
+
+Marks = Prefix | Underline | Bytes | Suffix
 
 
 def is_white(character: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import tokenizers
 
 from bert_jax.errors import UserError, first_line
-from bert_jax.text import tokenizer_json
+from bert_jax.text import roles, tokenizer_json
 
 ADVICE = (
     "save it as a tokenizer.json of WordPiece, Unigram or byte-level BPE, a vocab.txt or a .model of sentencepiece, or "
@@ -39,7 +39,7 @@ def check_patterns(content: tokenizer_json.Content, library: tokenizers.Tokenize
     runs of its characters, and of pairs of its characters, before a character that ends the run. The pattern itself
     follows, because the library does not search a text without the characters that every match has.
     """
-    steps = (tokenizer_json.flat(content[key], f"{key.replace('_', '')}s") for key in ("normalizer", "pre_tokenizer"))
+    steps = (roles.flat(content[key], f"{key.replace('_', '')}s") for key in ("normalizer", "pre_tokenizer"))
     patterns = [step.get("pattern", {}).get("Regex", "") for step in itertools.chain(*steps)]
     for pattern in filter(None, patterns):
         units = {*"a1 .é中", *pattern, *map("".join, itertools.pairwise(pattern)), "ab", "a "}

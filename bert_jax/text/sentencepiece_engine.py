@@ -61,6 +61,7 @@ class SentencePieceEngine:
         self.vocab: tuple[str, ...] = tuple(piece.piece for piece in parse(self.model, where).pieces)
         self._special = special  # BERT's name -> id
         self.special_ids: tuple[int, ...] = tuple(special[token] for token in SPECIAL_TOKENS)
+        self.role_ids = dict(zip(ROLES, self.special_ids, strict=True))
 
     def __reduce__(self) -> tuple[type[SentencePieceEngine], tuple[bytes]]:
         return SentencePieceEngine, (self.model,)

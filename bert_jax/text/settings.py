@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from bert_jax.errors import UserError
+from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.storage import reading
 
 # An added token: its ``content``, its ``id`` if the id is known, and the ``FLAGS`` that are on. Without flags, a token
@@ -19,6 +20,8 @@ from bert_jax.storage import reading
 Token: TypeAlias = Mapping[str, Any]
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 ROLES = ("pad", "unk", "cls", "sep", "mask")  # in the order of records.SPECIAL_TOKENS
+BERT_NAMES = dict(zip(ROLES, SPECIAL_TOKENS, strict=True))
+END = "end"  # the role of the token after a text that has neither [CLS] nor [SEP] around it, as in GPT-2
 _CONFIG, _SPECIAL_MAP, _ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 _ADVICE = "give a model with a tokenizer.json that holds all its rules, or learn a vocabulary with `bert-jax vocab`"
 _ROLE_KEYS = tuple(f"{role}_token" for role in ROLES)
@@ -44,7 +47,7 @@ _READ = {
     "txt": "Bert DistilBert Electra Ernie MobileBert ConvBert SqueezeBert LayoutLM Lxmert RetriBert Realm Nezha "
     "DPRContextEncoder DPRQuestionEncoder DPRReader",
     "model": "Albert BigBird T5 MT5",
-    "merges": "Roberta Bart GPT2 LED Longformer Mvp",
+    "merges": "Roberta Bart GPT2 LED Longformer Mvp OpenAIGPT",
 }
 _PLAIN = ("PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend", "BertTokenizerLegacy")  # of any rules
 # Classes that split text by a program, which no tokenizer.json can hold; transformers reads no tokenizer.json for them.
@@ -94,15 +97,25 @@ class Settings:
         return (self.class_name or f"{self.model_type}") in ("AlbertTokenizer", "albert")
 
     @property
+    def end(self) -> str | None:
+        """Return the token that the files name as the end of a text."""
+        return _content(self.options.get("eos_token"))
+
+    @property
+    def is_gpt(self) -> bool:
+        """Return whether merges without a ``tokenizer.json`` are read by GPT-1's rules."""
+        return (self.class_name or f"{self.model_type}") in ("OpenAIGPTTokenizer", "openai-gpt")
+
+    @property
     def is_roberta(self) -> bool:
         """Return whether byte-level merges are read by RoBERTa's rules, which put <s> and </s> around a text."""
-        known = [f"{word}Tokenizer" for word in _READ["merges"].split() if word != "GPT2"]
+        known = [f"{word}Tokenizer" for word in _READ["merges"].split() if "GPT" not in word]
         return self.class_name in known if self.class_name else self.model_type == "roberta"
 
     @property
     def leaves_texts_bare(self) -> bool:
         """Return whether the class puts no special tokens around a text, unless a tokenizer.json has a template."""
-        return self.class_name in (*_PLAIN, "GPT2Tokenizer")
+        return self.class_name in (*_PLAIN, "GPT2Tokenizer", "OpenAIGPTTokenizer")
 
     @property
     def class_name(self) -> str | None:

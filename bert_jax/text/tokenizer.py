@@ -22,9 +22,9 @@ from bert_jax.text import accents, folders, tokenizer_json, trimming
 from bert_jax.text.case import Case
 from bert_jax.text.encoded import Cut, Encoded, kept_lengths
 from bert_jax.text.json_engine import JsonEngine
-from bert_jax.text.marks import Bytes, Prefix, is_white
+from bert_jax.text.marks import Bytes, Prefix, Suffix, is_white
 from bert_jax.text.sentencepiece_engine import Engine, SentencePieceEngine
-from bert_jax.text.settings import Token
+from bert_jax.text.settings import BERT_NAMES, END, Token
 from bert_jax.text.surrogates import well_formed
 from bert_jax.text.vocab_txt import check_vocab
 
@@ -39,8 +39,12 @@ class Tokenizer:
         self._engine = engine
         self.vocab = engine.vocab  # [V] pieces by id
         self.lowercase = engine.lowercase  # whether text is converted to lower case
+        self.role_ids = engine.role_ids  # role, of ``settings.ROLES`` or END -> id; a GPT lacks roles
         self.special_ids = engine.special_ids
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
+        ids = self.role_ids
+        # A GPT pads with its end token. Padding is known by the mask, and not by its id.
+        self.pad_id = next((ids[role] for role in ("pad", END, "unk") if role in ids), 0)
+        self.unk_id = ids.get("unk", -1)  # -1: any text has pieces, as in GPT-2
         # The number of [SEP] between the texts of a pair: 1, or 2 in RoBERTa.
         self.pair_separators = engine.pair_separators
         # Put before a word, and before a sentence that follows another: " " if that changes its piece, else "".
@@ -48,6 +52,39 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[Engine]]:
         return Tokenizer, (self._engine,)
+
+    @property
+    def cls_id(self) -> int:
+        """Return the id of [CLS]. Raises ``UserError`` if the tokenizer has none."""
+        return self.need("cls", "this")
+
+    @property
+    def sep_id(self) -> int:
+        """Return the id of [SEP]. Raises ``UserError`` if the tokenizer has none."""
+        return self.need("sep", "this")
+
+    @property
+    def mask_id(self) -> int:
+        """Return the id of [MASK]. Raises ``UserError`` if the tokenizer has none."""
+        return self.need("mask", "this")
+
+    @property
+    def around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the ids before and after a text: [CLS] and [SEP]; in a GPT, its end token after it, or nothing."""
+        ids = self.role_ids
+        if "cls" in ids:
+            return (ids["cls"],), (ids["sep"],)
+        return (), (ids[END],) if END in ids else ()
+
+    def need(self, role: str, why: str) -> int:
+        """Return the id of the token with ``role``. Raise ``UserError`` if there is none; ``why`` says who needs it."""
+        if role not in self.role_ids:
+            has = ", ".join(self.vocab[i] for i in self.special_ids) or "none"
+            raise UserError(
+                f"{why} needs the token {BERT_NAMES[role]}, which the tokenizer lacks (its special tokens: {has}); take"
+                " another vocabulary or model"
+            )
+        return self.role_ids[role]
 
     @property
     def size(self) -> int:
@@ -121,6 +158,8 @@ class Tokenizer:
         A single space belongs to the word that it stands before.
         """
         ends = [is_white(text[-1:]) for text, _ in self.surfaces]
+        if isinstance(marks := self._engine.marks, Suffix):
+            ends = [marks.ends(piece) for piece in self.vocab]
         return np.array([role in ("special", "added") or end for role, end in zip(self._roles, ends, strict=True)])
 
     @functools.cached_property
@@ -131,7 +170,8 @@ class Tokenizer:
         No two pieces of a tokenizer have the same entry. Pieces with the same meaning have the same entry in every kind
         of tokenizer.
         """
-        names = dict(zip(self.special_ids, SPECIAL_TOKENS, strict=True))
+        names = {i: self.vocab[i] for i in self.special_ids}
+        names |= {self.role_ids[role]: name for role, name in BERT_NAMES.items() if role in self.role_ids}
         names |= {i: self.vocab[i] for i in self._engine.added_ids}
         surface = self._engine.marks.surface
         return tuple((names[i], None) if i in names else surface(piece) for i, piece in enumerate(self.vocab))
@@ -154,25 +194,30 @@ class Tokenizer:
     ) -> Encoded:
         """Return ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]``, cut and padded to ``max_length`` if given.
 
-        An input that is too long is cut as ``kept_lengths`` says. If ``special_tokens_in_text``, special tokens in the
-        texts are recognised, both by BERT's names (``[MASK]``) and by the tokenizer's own names (``<mask>``).
+        In a GPT it is the text and the end token; a pair needs [SEP]. An input that is too long is cut as
+        ``kept_lengths`` says. If ``special_tokens_in_text``, special tokens in the texts are recognised, both by BERT's
+        names (``[MASK]``) and by the tokenizer's own names (``<mask>``).
         """
+        if pair is not None:
+            self.need("sep", "a pair of texts")
+        before, after = self.around
         texts = [well_formed(t) for t in ([text] if pair is None else [text, pair])]
         cuts = [self._engine.cut(t, special_tokens_in_text) for t in texts]
         kept = [len(cut.ids) for cut in cuts]
         if max_length is not None:
-            special = 2 if pair is None else 2 + self.pair_separators
+            special = len(before + after) + (0 if pair is None else self.pair_separators)
             if max_length <= special:
                 raise UserError(f"max_length is {max_length}; at least {special + 1} positions are needed")
             kept = [*kept_lengths(kept[0], sum(kept[1:]), max_length - special)][: len(kept)]
-        ids, types, offsets, starts = [self.cls_id], [0], [(0, 0)], [False]
+        n = len(before)
+        ids, types, offsets, starts = [*before], [0] * n, [(0, 0)] * n, [False] * n
         for segment, (own, cut, n) in enumerate(zip(texts, cuts, kept, strict=True)):
-            closing = self.pair_separators if segment < len(texts) - 1 else 1
+            closing = after * (self.pair_separators if segment < len(texts) - 1 else 1)
             spans, begins = self._words(own, cut)
-            ids += [*cut.ids[:n], *[self.sep_id] * closing]
-            types += [segment * self._engine.pair_type] * (n + closing)
-            offsets += [*spans[:n], *[(0, 0)] * closing]
-            starts += [*begins[:n], *[False] * closing]
+            ids += [*cut.ids[:n], *closing]
+            types += [segment * self._engine.pair_type] * (n + len(closing))
+            offsets += [*spans[:n], *[(0, 0)] * len(closing)]
+            starts += [*begins[:n], *[False] * len(closing)]
         padding = max(0, (max_length or 0) - len(ids))
         mask = [1] * len(ids) + [0] * padding
         ids += [self.pad_id] * padding
@@ -198,7 +243,7 @@ class Tokenizer:
             if role == "unknown":  # the library gives an unknown piece as its text
                 role = "continues" if self._engine.marks.continues(piece) else "begins"
             after_white = before != "space" and max(end, 1) <= start < stop and is_white(text[start - 1])
-            begins = role != "continues" or before in ("special", "added") or after_white
+            begins = role not in ("continues", "ends") or before in ("special", "added", "ends") or after_white
             starts.append(begins and role != "special")
             offsets.append((start, start if role == "space" else stop))  # a text may lack the space before a word
             before, end = role, stop
@@ -206,10 +251,12 @@ class Tokenizer:
 
     @functools.cached_property
     def _roles(self) -> tuple[str, ...]:
-        """Return what each piece is, [V]: "special", "unknown", "added", "space" alone, "begins" or "continues"."""
+        """Return what each piece is, [V]: "special", "unknown", "added", "space", "begins", "ends", "continues"."""
         known = dict.fromkeys(self._engine.added_ids, "added") | dict.fromkeys(self.special_ids, "special")
         known |= {i: "space" for i, (text, _) in enumerate(self.surfaces) if not text} | {self.unk_id: "unknown"}
         marked = self.is_continuation.tolist()
+        if isinstance(marks := self._engine.marks, Suffix):
+            known = {i: "ends" for i, piece in enumerate(self.vocab) if marks.ends(piece)} | known
         return tuple(known.get(i, "continues" if marked[i] else "begins") for i in range(self.size))
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
@@ -217,11 +264,14 @@ class Tokenizer:
 
         Masks and unknown pieces are written as ``[MASK]`` and ``[UNK]``, bytes that are not UTF-8 as U+FFFD.
         """
-        silent, space = {self.pad_id, self.cls_id, self.sep_id}, self._engine.marks.space
-        shown = {self.unk_id: space + UNK, self.mask_id: space + MASK}
+        roles, marks = self.role_ids, self._engine.marks
+        silent = {roles[role] for role in ("pad", "cls", "sep", END) if role in roles}
+        end = marks.suffix if isinstance(marks, Suffix) else ""
+        names = {"unk": marks.space + UNK + end, "mask": marks.space + MASK + end}
+        shown = {roles[role]: name for role, name in names.items() if role in roles}
         pieces = [shown.get(i, self.vocab[i]) for i in map(int, ids) if i not in silent]
         text = self._engine.text(pieces)
-        first = not self.joiner or pieces[:1] == [shown[self.mask_id]]
+        first = not self.joiner or pieces[:1] == [names["mask"]]
         return text.removeprefix(" ") if first else text
 
     def with_added(self, tokens: Sequence[Token]) -> Tokenizer:

@@ -1,8 +1,11 @@
 """Reads and makes the content of a ``tokenizer.json``, the file format of the library ``tokenizers``.
 
 All files but the ``.model`` of sentencepiece are turned into this content: ``vocab.txt`` (WordPiece), ``vocab.json``
-with ``merges.txt`` (byte-level BPE), and ``tokenizer.json`` itself. Its template names the special tokens by their
-``ROLES``, so that one file defines a tokenizer. Special tokens are found by role and never by id.
+with ``merges.txt`` (byte-level BPE, or GPT-1's), and ``tokenizer.json`` itself. Its template names the special tokens
+by their ``ROLES``, so that one file defines a tokenizer. Special tokens are found by role and never by id.
+
+The tokenizer of a GPT has neither [CLS] nor [SEP], and may lack the other roles too. It keeps the ids that were
+published: it gets no token. GPT-2 has the role ``END``; GPT-1 has [UNK] alone.
 """
 
 from __future__ import annotations
@@ -14,18 +17,23 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS, UNK
 from bert_jax.storage import files, reading
-from bert_jax.text.marks import SPACE
-from bert_jax.text.settings import FLAGS, ROLES, Settings, Token, check_token, read_json
+from bert_jax.text.marks import ALPHABET, SPACE
+from bert_jax.text.roles import (
+    NAMES,
+    bare_template,
+    check_bare,
+    flat,
+    is_gpt,
+    pair_form,
+    pair_form_of,
+    roles_of,
+    template,
+)
+from bert_jax.text.settings import END, FLAGS, ROLES, Settings, Token, check_token, read_json
 
 Content = dict[str, Any]
-# role -> names of its token in published tokenizers, for tokenizers whose files do not name the token of the role.
-NAMES = {
-    "pad": ("[PAD]", "<pad>"),
-    "unk": ("[UNK]", "<unk>"),
-    "cls": ("[CLS]", "<cls>", "<s>"),
-    "sep": ("[SEP]", "<sep>", "</s>"),
-    "mask": ("[MASK]", "<mask>"),
-}
+_END_OF_WORD = "</w>"
+_END = "<|endoftext|>"  # GPT-2's end token, for files that do not name the token of this role
 FILE_NAME = "tokenizer.json"
 MERGES, _VOCABULARY = "merges.txt", "vocab.json"
 _DECODERS = {
@@ -92,7 +100,8 @@ def normal(
 ) -> Content:
     """Return ``content`` in one form, whichever version of a library wrote it, with its special tokens.
 
-    A role that no token has gets a new token, under BERT's name, so V grows by one.
+    A role that no token has gets a new token, under BERT's name, so V grows by one. The tokenizer of a GPT gets none
+    (``roles.is_gpt``).
 
     Args:
       content: the content of a ``tokenizer.json``; error messages call it ``where``.
@@ -135,17 +144,24 @@ def _normal(content: Mapping[str, Any], where: str, named: Mapping[str, str], se
     whole = with_added(_without_holes(whole, {token["id"] for token in added if "id" in token}), added)
     processors = flat(content.get("post_processor"), "processors")
     ids = ids_of(whole)
-    roles = _roles(processors, named, ids, model, where)
-    lacking = {role: token for role, token in zip(ROLES, SPECIAL_TOKENS, strict=True) if role not in roles}
-    special = {role: (roles | lacking)[role] for role in ROLES}
+    end = next((token for token in (settings and settings.end, _END) if token in ids), None)
+    roles = roles_of(processors, named, ids, model, where, end)
+    if bare := is_gpt(roles.keys(), model, end):
+        special = {role: roles[role] for role in ROLES if role in roles} | ({END: end} if end else {})
+    else:
+        lacking = {role: token for role, token in zip(ROLES, SPECIAL_TOKENS, strict=True) if role not in roles}
+        special = {role: (roles | lacking)[role] for role in ROLES}
     flags = settings.flags if settings else lambda token: {}
     whole = with_added(whole, [{"content": token, **flags(token)} for token in special.values()])
     for entry in whole["added_tokens"]:
         entry["special"] |= entry["content"] in special.values()
     ids = ids_of(whole)
-    separators, pair_type = _pair_form(processors, special, where)
     tokens = {role: (token, ids[token]) for role, token in special.items()}
-    return whole | {"post_processor": _template(tokens, separators, pair_type)}
+    if bare:
+        check_bare(processors, where)
+        return whole | {"post_processor": bare_template(tokens)}
+    separators, pair_type = pair_form_of(processors, special, where)
+    return whole | {"post_processor": template(tokens, separators, pair_type)}
 
 
 def _check_unknown(model: Mapping[str, Any], where: str) -> None:
@@ -226,143 +242,8 @@ def steps_of(content: Mapping[str, Any]) -> list[str]:
     return [step["type"] for key, inner in members for step in flat(content.get(key), inner)]
 
 
-def flat(step: Any, members: str) -> Sequence[Mapping[str, Any]]:
-    """Return the steps of a normaliser, pre-tokenizer or post-processor, which may be one step, a sequence, or None."""
-    if not step:
-        return []
-    return [inner for part in step[members] for inner in flat(part, members)] if step["type"] == "Sequence" else [step]
-
-
-def _template(special: Mapping[str, tuple[str, int]], separators: int, pair_type: int) -> dict[str, Any]:
-    """Return the post-processor for ``cls A sep`` and ``cls A sep.. B sep``, which names special tokens by their roles.
-
-    Args:
-      special: role -> (token, id).
-      separators: the number of separators between the texts of a pair.
-      pair_type: the token type of the second text.
-    """
-
-    def token(role: str, type_id: int = 0) -> dict[str, Any]:
-        return {"SpecialToken": {"id": role, "type_id": type_id}}
-
-    def text(name: str, type_id: int = 0) -> dict[str, Any]:
-        return {"Sequence": {"id": name, "type_id": type_id}}
-
-    single = [token("cls"), text("A"), token("sep")]
-    return {
-        "type": "TemplateProcessing",
-        "single": single,
-        "pair": [*single, *[token("sep")] * (separators - 1), text("B", pair_type), token("sep", pair_type)],
-        "special_tokens": {role: {"id": role, "ids": [i], "tokens": [name]} for role, (name, i) in special.items()},
-    }
-
-
-def special_of(content: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the ids of the special tokens, in the order of ``ROLES``, for the result of ``normal``."""
-    return tuple(content["post_processor"]["special_tokens"][role]["ids"][0] for role in ROLES)
-
-
-def pair_form(content: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the number of separators in a pair and the type of the second text, for the result of ``normal``."""
-    pair = content["post_processor"]["pair"]
-    return len(pair) - 4, pair[-1]["SpecialToken"]["type_id"]
-
-
-def _roles(
-    processors: Sequence[Mapping[str, Any]],
-    named: Mapping[str, str],
-    ids: Mapping[str, int],
-    model: Mapping[str, Any],
-    where: str,
-) -> dict[str, str]:
-    """Return role -> token for the roles that a token has.
-
-    The token of a role is, in this order: the token that the post-processor names, the model's own [UNK], the token in
-    ``named`` (from files beside the tokenizer), or the first of the role's ``NAMES`` that is a piece.
-    """
-    stated: dict[str, str] = {}
-    for step in processors:
-        if step["type"] in ("RobertaProcessing", "BertProcessing"):
-            stated |= {"cls": step["cls"][0], "sep": step["sep"][0]}
-        elif step["type"] == "TemplateProcessing":
-            stated |= _template_roles(step)
-    unknown = model["vocab"][model["unk_id"]][0] if "unk_id" in model else model.get("unk_token")
-    if "unk_id" in model and unknown != named.get("unk", unknown) in ids:  # else an ordinary piece becomes special
-        raise UserError(
-            f"{where} takes {unknown!r} for unknown characters (unk_id {model['unk_id']}), the files beside it "
-            f"{named['unk']!r}; correct the one that is wrong"
-        )
-    roles: dict[str, str] = {}
-    for role in ROLES:
-        usual = next((name for name in NAMES[role] if name in ids), None)
-        own = unknown if role == "unk" and (model["type"] != "BPE" or role not in named) else None
-        token = stated.get(role) or own or named.get(role) or usual
-        if token:
-            roles[role] = str(token)
-    for role, token in roles.items():
-        if token not in ids:
-            raise UserError(f"{where} takes {token!r} for {role}, which the vocabulary lacks; add it as an added token")
-    tokens = list(roles.values())
-    if twice := next((token for token in tokens if tokens.count(token) > 1), None):
-        both = " and ".join(role for role in roles if roles[role] == twice)
-        raise UserError(
-            f"{where} takes {twice!r} for {both}; name a token of its own for each in special_tokens_map.json"
-        )
-    return roles
-
-
-def _template_roles(step: Mapping[str, Any]) -> dict[str, str]:
-    """Return role -> token as a template states it: by its keys if they are roles, else by the tokens around a text."""
-    tokens = {name: entry["tokens"][0] for name, entry in step["special_tokens"].items()}
-    if set(ROLES) <= tokens.keys():
-        return {role: tokens[role] for role in ROLES}
-    single = [piece["SpecialToken"]["id"] if "SpecialToken" in piece else None for piece in step["single"]]
-    if len(single) == 3 and single[0] and single[1] is None and single[2]:
-        return {"cls": tokens[single[0]], "sep": tokens[single[2]]}
-    return {}
-
-
-def _pair_form(processors: Sequence[Mapping[str, Any]], roles: Mapping[str, str], where: str) -> tuple[int, int]:
-    """Return the number of separators in a pair and the type of the second text: 2, 0 (RoBERTa) or 1, 1 (BERT).
-
-    A template that only joins the texts, without special tokens, tells nothing.
-    """
-    steps = [step for step in processors if step["type"] != "ByteLevel"]
-    if len(steps) > 1:
-        raise UserError(f"{where} has {len(steps)} post-processors that put tokens around a text; one can be read")
-    if not steps or steps[0]["type"] != "TemplateProcessing":
-        return (2, 0) if steps and steps[0]["type"] == "RobertaProcessing" else (1, 1)
-    cls, sep = roles["cls"], roles["sep"]
-    single = [f"{cls}:0", "A:0", f"{sep}:0"]
-    pairs = {
-        (count, kind): [*single, *[f"{sep}:0"] * (count - 1), f"B:{kind}", f"{sep}:{kind}"]
-        for count in (1, 2)
-        for kind in (0, 1)
-    }
-    for name, known in (("single", [single]), ("pair", pairs.values())):
-        if (layout := _layout(steps[0], name)) not in known and any(part[:2] not in ("A:", "B:") for part in layout):
-            raise UserError(
-                f"{where} lays a {'text' if name == 'single' else name} out as {' '.join(layout)} (token:type); "
-                f"{cls} A {sep} and {cls} A {sep} B {sep}, or two {sep} between the texts, can be read"
-            )
-    return next((form for form, pair in pairs.items() if pair == _layout(steps[0], "pair")), (1, 1))
-
-
-def is_bare(content: Mapping[str, Any]) -> bool:
-    """Return whether the post-processor in a ``tokenizer.json`` puts no special tokens around a text."""
-    steps = flat(content.get("post_processor"), "processors")
-    return all(step["type"] == "ByteLevel" or not step.get("special_tokens", True) for step in steps)
-
-
-def _layout(step: Mapping[str, Any], key: str) -> list[str]:
-    """Return "A", "B" or a special token, with its type, for each part of a template."""
-    names = {name: entry["tokens"][0] for name, entry in step["special_tokens"].items()}
-    pieces = [next(iter(piece.values())) for piece in step[key] or ()]
-    return [f"{names.get(piece['id'], piece['id'])}:{piece['type_id']}" for piece in pieces]
-
-
 def _of_merges(vocabulary: Any, merges: Any, settings: Settings) -> Content:
-    """Return the content for a ``vocab.json`` with a ``merges.txt``, by the rules of RoBERTa."""
+    """Return the content for a ``vocab.json`` with a ``merges.txt``, by the rules of RoBERTa, GPT-2 or GPT-1."""
     for file, other in ((vocabulary, merges), (merges, vocabulary)):
         if not other.exists():
             raise UserError(f"{file} has no {other.name} beside it; put both, or a tokenizer.json, into one folder")
@@ -372,6 +253,8 @@ def _of_merges(vocabulary: Any, merges: Any, settings: Settings) -> Content:
     # Only the first line may be a comment: "# #" is a merge.
     pairs = [line.rstrip("\r") for line in lines[lines[0].startswith("#version") :]]
     named = settings.roles
+    if settings.is_gpt or (not settings.class_name and _marks_ends(vocab)):
+        return normal(_of_gpt(vocab, pairs, named), str(merges), named, settings)
     special = {name for names in NAMES.values() for name in names if name in vocab} | {*named.values()} & vocab.keys()
     mask = named.get("mask", "<mask>")
     first = bool(settings.switch("add_prefix_space"))
@@ -388,3 +271,26 @@ def _of_merges(vocabulary: Any, merges: Any, settings: Settings) -> Content:
         named |= ends
         content["post_processor"] = {"type": "RobertaProcessing", **{role: [token] for role, token in ends.items()}}
     return normal(content, str(merges), named, settings)
+
+
+def _marks_ends(vocab: Collection[str]) -> bool:
+    """Return whether pieces with a suffix end words, and no piece stands for the byte of a space, as in GPT-1."""
+    return any(piece.endswith(_END_OF_WORD) for piece in vocab) and ALPHABET[ord(" ")] not in vocab
+
+
+def _of_gpt(vocab: Mapping[str, int], merges: Sequence[str], named: Mapping[str, str]) -> Content:
+    """Return the content of GPT-1's tokenizer: words as BERT's in lower case, and a suffix where they end."""
+    clean = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True}
+    unknown = named.get("unk", NAMES["unk"][1])
+    return {
+        "normalizer": {"type": "BertNormalizer", **clean},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "decoder": {"type": "BPEDecoder", "suffix": _END_OF_WORD},
+        "model": {
+            "type": "BPE",
+            "unk_token": unknown,
+            "end_of_word_suffix": _END_OF_WORD,
+            "vocab": dict(vocab),
+            "merges": [pair for pair in merges if pair],
+        },
+    }

@@ -4,6 +4,9 @@ If ``blocks`` is "full", a sequence continues into the next document, with a [SE
 (FULL-SENTENCES in Liu et al. 2019, section 4.2). If it is "document", a sequence ends with its document (DOC-SENTENCES
 in the same section; also the single segments of SpanBERT, Joshi et al. 2020, section 3.3). A sentence is cut only if it
 is longer than a row. Every epoch has the same sequences, in another order.
+
+With the tokenizer of a GPT, a sequence is the text and the end token, which stands between documents too, as in GPT-2.
+Without an end token, as in GPT-1, a sequence is text alone.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.rows.interfaces import Field, Ids, Ints, Limits, Records, Rows, Sentences, TokenFacts
+from bert_jax.rows.interfaces import BERT_AROUND, Field, Ids, Ints, Limits, Records, Rows, Sentences, TokenFacts
 
 _SPECIAL_TOKENS = 2  # [CLS] text [SEP]
 _SENTENCES_AT_ONCE = 1 << 20
@@ -39,6 +42,11 @@ class Arrangement:
         ]
     )
     fields: ClassVar[dict[str, Field]] = {}
+    around: ClassVar[tuple[int, int]] = BERT_AROUND  # the numbers of special tokens before and after a text
+
+    def with_around(self, around: tuple[int, int]) -> Arrangement:
+        """Return the same arrangement for a tokenizer with other special tokens around a text."""
+        return (_Ended if sum(around) else _Bare)(self.blocks)
 
     def check(self, split: Sentences) -> None:
         if len(split.document_starts) < 2:
@@ -52,7 +60,7 @@ class Arrangement:
         first, last = 0, len(offsets) - 1
         while first < last:
             stop = min(first + _SENTENCES_AT_ONCE, last)
-            records, first = self._block(offsets, starts, first, stop, max_length - _SPECIAL_TOKENS, stop == last)
+            records, first = self._block(offsets, starts, first, stop, max_length - self.special_tokens, stop == last)
             yield records
 
     def _block(
@@ -61,7 +69,7 @@ class Arrangement:
         """Return the sequences that begin in the sentences [first, stop), and the first sentence of the next block."""
         begins, ends = offsets[first:stop], offsets[first + 1 : stop + 1]
         documents = np.searchsorted(starts, np.arange(first, stop), side="right")  # of each sentence, from 1
-        separated = documents if self.blocks == "full" else 0 * documents
+        separated = documents if self.blocks == "full" and self.special_tokens else 0 * documents
         reach = np.searchsorted(ends + separated, begins + separated + capacity, side="right")  # after the last
         if self.blocks == "document":
             reach = np.minimum(reach, starts[documents] - first)
@@ -78,27 +86,27 @@ class Arrangement:
         records = np.empty(len(begin), self.record)
         records["a_start"], records["sentence"] = begins[begin], begin + first
         records["length"] = np.minimum(ends[end - 1] - begins[begin], np.iinfo(np.int32).max)
-        records["separators"] = (separated[end - 1] - separated[begin]) if self.blocks == "full" else 0
+        records["separators"] = separated[end - 1] - separated[begin]
         return _cut(records, capacity), first + here
 
     def lengths(self, records: Records) -> Ints:
-        return records["length"].astype(np.int64) + records["separators"] + _SPECIAL_TOKENS
+        return records["length"].astype(np.int64) + records["separators"] + self.special_tokens
 
     def spans(self, records: Records) -> tuple[Ints, Ints]:
         return records["a_start"][:, None], records["length"].astype(np.int64)[:, None]
 
     def lay_out(self, split: Sentences, records: Records, tokens: Ids, width: int, facts: TokenFacts) -> Rows:
-        lengths = self.lengths(records)
+        lengths, (before, after) = self.lengths(records), self.around
         position = np.arange(width, dtype=np.int32)
         real = position < lengths[:, None]
-        is_text = real & (position > 0) & (position < lengths[:, None] - 1)
-        input_ids = np.where(real, np.int32(facts.sep), np.int32(facts.pad))
-        input_ids[:, 0] = facts.cls
+        is_text = real & (position >= before) & (position < lengths[:, None] - after)
+        input_ids = np.where(real, np.int32(facts.sep if before else facts.end), np.int32(facts.pad))
+        input_ids[:, :before] = facts.cls
         row = np.repeat(np.arange(len(records)), records["separators"])
         number = np.arange(len(row)) - np.searchsorted(row, row)  # index of a separator within its row
         starts = split.document_starts
         document = np.searchsorted(starts, records["sentence"], side="right")[row] + number
-        inside = split.sentence_offsets[starts[document]] - records["a_start"][row] + number + 1
+        inside = split.sentence_offsets[starts[document]] - records["a_start"][row] + number + before
         is_text[row, inside] = False
         input_ids[is_text] = tokens
         return Rows(input_ids, np.zeros_like(input_ids), real.astype(np.int32), is_text, lengths)
@@ -106,6 +114,20 @@ class Arrangement:
     def labels(self, records: Records) -> dict[str, np.ndarray]:
         del records
         return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ended(Arrangement):
+    """Makes sequences of a text and the end token."""
+
+    special_tokens, shortest, around = 1, 2, (0, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bare(Arrangement):
+    """Makes sequences of text alone."""
+
+    special_tokens, shortest, around = 0, 2, (0, 0)
 
 
 def _cut(records: Records, capacity: int) -> Records:

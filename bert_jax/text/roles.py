@@ -1,0 +1,204 @@
+"""Roles of special tokens: reads them, and the layout of texts, in a ``tokenizer.json``, and makes the template there.
+
+A tokenizer may lack roles. The tokenizer of a GPT has neither [CLS] nor [SEP], and puts nothing around a text; GPT-2
+has the role ``END``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.text.settings import END, ROLES
+
+# role -> names of its token in published tokenizers, for tokenizers whose files do not name the token of the role.
+NAMES = {
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<cls>", "<s>"),
+    "sep": ("[SEP]", "<sep>", "</s>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+
+
+def flat(step: Any, members: str) -> Sequence[Mapping[str, Any]]:
+    """Return the steps of a normaliser, pre-tokenizer or post-processor, which may be one step, a sequence, or None."""
+    if not step:
+        return []
+    return [inner for part in step[members] for inner in flat(part, members)] if step["type"] == "Sequence" else [step]
+
+
+def is_gpt(roles: Set[str], model: Mapping[str, Any], end: str | None) -> bool:
+    """Return whether a tokenizer is a GPT's: it has neither [CLS] nor [SEP], and an end token or marked ends of words.
+
+    Args:
+      end: the end token, if there is one.
+    """
+    return roles.isdisjoint(("cls", "sep")) and bool(end or model.get("end_of_word_suffix"))
+
+
+def template(special: Mapping[str, tuple[str, int]], separators: int, pair_type: int) -> dict[str, Any]:
+    """Return the post-processor for ``cls A sep`` and ``cls A sep.. B sep``, which names special tokens by their roles.
+
+    Args:
+      special: role -> (token, id).
+      separators: the number of separators between the texts of a pair.
+      pair_type: the token type of the second text.
+    """
+
+    def token(role: str, type_id: int = 0) -> dict[str, Any]:
+        return {"SpecialToken": {"id": role, "type_id": type_id}}
+
+    def text(name: str, type_id: int = 0) -> dict[str, Any]:
+        return {"Sequence": {"id": name, "type_id": type_id}}
+
+    single = [token("cls"), text("A"), token("sep")]
+    return {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, *[token("sep")] * (separators - 1), text("B", pair_type), token("sep", pair_type)],
+        "special_tokens": _entries(special),
+    }
+
+
+def bare_template(special: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
+    """Return the post-processor that puts nothing around a text, as a GPT's; ``special``: as ``_template`` has it."""
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    return {
+        "type": "TemplateProcessing",
+        "single": [first],
+        "pair": [first, second],
+        "special_tokens": _entries(special),
+    }
+
+
+def _entries(special: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
+    return {role: {"id": role, "ids": [i], "tokens": [name]} for role, (name, i) in special.items()}
+
+
+def special_of(content: Mapping[str, Any]) -> dict[str, int]:
+    """Return role -> id of the special tokens, in the order of ``ROLES``, ``END`` last, for the result of ``normal``.
+
+    A role is missing if the tokenizer lacks it.
+    """
+    entries = content["post_processor"]["special_tokens"]
+    return {role: entries[role]["ids"][0] for role in (*ROLES, END) if role in entries}
+
+
+def pair_form(content: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the number of separators in a pair and the type of the second text, for the result of ``normal``.
+
+    Both are 0 in a GPT, whose pairs have no separator.
+    """
+    pair = content["post_processor"]["pair"]
+    if "Sequence" in pair[-1]:
+        return 0, 0
+    return len(pair) - 4, pair[-1]["SpecialToken"]["type_id"]
+
+
+def roles_of(
+    processors: Sequence[Mapping[str, Any]],
+    named: Mapping[str, str],
+    ids: Mapping[str, int],
+    model: Mapping[str, Any],
+    where: str,
+    end: str | None,
+) -> dict[str, str]:
+    """Return role -> token for the roles that a token has; in a GPT, no role that ``end`` has beside its own.
+
+    The token of a role is, in this order: the token that the post-processor names, the model's own [UNK], the token in
+    ``named`` (from files beside the tokenizer), or the first of the role's ``NAMES`` that is a piece.
+    """
+    stated: dict[str, str] = {}
+    for step in processors:
+        if step["type"] in ("RobertaProcessing", "BertProcessing"):
+            stated |= {"cls": step["cls"][0], "sep": step["sep"][0]}
+        elif step["type"] == "TemplateProcessing":
+            stated |= _template_roles(step)
+    unknown = model["vocab"][model["unk_id"]][0] if "unk_id" in model else model.get("unk_token")
+    if "unk_id" in model and unknown != named.get("unk", unknown) in ids:  # else an ordinary piece becomes special
+        raise UserError(
+            f"{where} takes {unknown!r} for unknown characters (unk_id {model['unk_id']}), the files beside it "
+            f"{named['unk']!r}; correct the one that is wrong"
+        )
+    roles: dict[str, str] = {}
+    for role in ROLES:
+        usual = next((name for name in NAMES[role] if name in ids), None)
+        own = unknown if role == "unk" and (model["type"] != "BPE" or role not in named) else None
+        token = stated.get(role) or own or named.get(role) or usual
+        if token:
+            roles[role] = str(token)
+    if is_gpt(roles.keys(), model, end):  # GPT-2's files name the end token as [UNK], which it never is, and as [PAD]
+        roles = {role: token for role, token in roles.items() if token != end}
+    for role, token in roles.items():
+        if token not in ids:
+            raise UserError(f"{where} takes {token!r} for {role}, which the vocabulary lacks; add it as an added token")
+    tokens = list(roles.values())
+    if twice := next((token for token in tokens if tokens.count(token) > 1), None):
+        both = " and ".join(role for role in roles if roles[role] == twice)
+        raise UserError(
+            f"{where} takes {twice!r} for {both}; name a token of its own for each in special_tokens_map.json"
+        )
+    return roles
+
+
+def _template_roles(step: Mapping[str, Any]) -> dict[str, str]:
+    """Return role -> token as a template states it: by its keys if they are roles, else by the tokens around a text."""
+    tokens = {name: entry["tokens"][0] for name, entry in step["special_tokens"].items()}
+    if set(ROLES) <= tokens.keys() or tokens.keys() <= {*ROLES, END}:
+        return {role: tokens[role] for role in ROLES if role in tokens}
+    single = [piece["SpecialToken"]["id"] if "SpecialToken" in piece else None for piece in step["single"]]
+    if len(single) == 3 and single[0] and single[1] is None and single[2]:
+        return {"cls": tokens[single[0]], "sep": tokens[single[2]]}
+    return {}
+
+
+def check_bare(processors: Sequence[Mapping[str, Any]], where: str) -> None:
+    """Raise ``UserError`` if the post-processors of a GPT put tokens around a text."""
+    for step in (step for step in processors if step["type"] != "ByteLevel"):
+        layout = _layout(step, "single") if step["type"] == "TemplateProcessing" else [step["type"]]
+        if layout != ["A:0"]:
+            raise UserError(
+                f"{where} lays a text out as {' '.join(layout)} (token:type), and has neither [CLS] nor [SEP]; with "
+                "such tokens, a text without others around it can be read"
+            )
+
+
+def pair_form_of(processors: Sequence[Mapping[str, Any]], roles: Mapping[str, str], where: str) -> tuple[int, int]:
+    """Return the number of separators in a pair and the type of the second text: 2, 0 (RoBERTa) or 1, 1 (BERT).
+
+    A template that only joins the texts, without special tokens, tells nothing.
+    """
+    steps = [step for step in processors if step["type"] != "ByteLevel"]
+    if len(steps) > 1:
+        raise UserError(f"{where} has {len(steps)} post-processors that put tokens around a text; one can be read")
+    if not steps or steps[0]["type"] != "TemplateProcessing":
+        return (2, 0) if steps and steps[0]["type"] == "RobertaProcessing" else (1, 1)
+    cls, sep = roles["cls"], roles["sep"]
+    single = [f"{cls}:0", "A:0", f"{sep}:0"]
+    pairs = {
+        (count, kind): [*single, *[f"{sep}:0"] * (count - 1), f"B:{kind}", f"{sep}:{kind}"]
+        for count in (1, 2)
+        for kind in (0, 1)
+    }
+    for name, known in (("single", [single]), ("pair", pairs.values())):
+        if (layout := _layout(steps[0], name)) not in known and any(part[:2] not in ("A:", "B:") for part in layout):
+            raise UserError(
+                f"{where} lays a {'text' if name == 'single' else name} out as {' '.join(layout)} (token:type); "
+                f"{cls} A {sep} and {cls} A {sep} B {sep}, or two {sep} between the texts, can be read"
+            )
+    return next((form for form, pair in pairs.items() if pair == _layout(steps[0], "pair")), (1, 1))
+
+
+def is_bare(content: Mapping[str, Any]) -> bool:
+    """Return whether the post-processor in a ``tokenizer.json`` puts no special tokens around a text."""
+    steps = flat(content.get("post_processor"), "processors")
+    return all(step["type"] == "ByteLevel" or not step.get("special_tokens", True) for step in steps)
+
+
+def _layout(step: Mapping[str, Any], key: str) -> list[str]:
+    """Return "A", "B" or a special token, with its type, for each part of a template."""
+    names = {name: entry["tokens"][0] for name, entry in step["special_tokens"].items()}
+    pieces = [next(iter(piece.values())) for piece in step[key] or ()]
+    return [f"{names.get(piece['id'], piece['id'])}:{piece['type_id']}" for piece in pieces]
