@@ -24,6 +24,7 @@ LAYERS = [
     {"checkpoints", "reporting"},
     {"training"},
     {"planning", "features", "inspection"},
+    {"generation"},
     {"interchange"},
     {"recipes"},
     {"runs"},

@@ -31,7 +31,7 @@ from bert_jax.models.encoding import Encoding
 from bert_jax.models.gradients import gather, look_up, spread
 from bert_jax.models.placement import constrain
 from bert_jax.models.primitives import LayerNorm, activation_dtype, normal, with_axes
-from bert_jax.models.transformer import add_layers, run_layers
+from bert_jax.models.transformer import READS, add_layers, context_of, run_layers
 from bert_jax.records import Batch
 
 
@@ -90,7 +90,7 @@ class Encoder(nn.Module):
     """Applies the embeddings, ``num_layers`` layers and, if ``norm_at_end``, a last layer norm."""
 
     config: Config
-    reads: ClassVar[frozenset[str]] = frozenset({"position_ids", "sequence_ids"})
+    reads: ClassVar[frozenset[str]] = READS | {"position_ids"}
     norm_at_end: ClassVar[bool] = True
 
     def setup(self) -> None:
@@ -107,7 +107,7 @@ class Encoder(nn.Module):
         If ``rng`` is None, there is no dropout. The last of "all" hidden states is what the last layer norm returns, as
         in transformers.
         """
-        x, stacked = run_layers(self, self.embeddings(batch, rng), batch, rng)
+        x, stacked = run_layers(self, self.embeddings(batch, rng), context_of(self.config, batch), rng)
         last = self.layer_norm(x) if self.norm_at_end else x
         hidden = jnp.concatenate([stacked()[:-1], last[None]]) if hidden_states == "all" else None
         return Encoding(last, self.embeddings.word_embeddings, hidden)

@@ -1,0 +1,196 @@
+"""Goes on with texts: prompts to the texts that a model writes after them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.features.text_model import TextModel
+from bert_jax.generation.search import Search, Tokens
+from bert_jax.generation.settings import Settings
+from bert_jax.generation.steppers import LeftToRight, MaskAtEnd, Stepper, memory_bytes
+from bert_jax.models.config import ModelConfig, TransformerConfig
+from bert_jax.models.model import LM_HEAD, Model, shapes_of
+from bert_jax.parts import catalogue
+from bert_jax.program import size
+from bert_jax.rows.example_rows import EncodedRows, padded_length
+from bert_jax.text.settings import END
+from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.training.forward import Forward
+from bert_jax.training.memory import device_bytes
+from bert_jax.training.mesh import MeshConfig, make_mesh
+
+BATCH_SIZE = 16
+RECIPES = "clm_mlm:ltr, gpt2, gpt, unilm, mass"  # whose models write
+
+
+class WritingModel(TextModel, Protocol):
+    """A text model with the facts of its training, which say how it writes."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Generated:
+    """A text that a model wrote after a prompt, without the prompt.
+
+    Attributes:
+      text: the text as a person reads it; it begins with a space if it begins a word.
+      ids: the ids of its tokens, without an end token.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+
+
+def generate(
+    model: WritingModel, prompts: Sequence[str], settings: Settings | None = None, batch_size: int = BATCH_SIZE
+) -> list[Generated]:
+    """Return what the model writes after each prompt: ``num_results`` texts for each, the best first, in order.
+
+    Prompts do not influence each other.
+
+    Args:
+      batch_size: the number of prompts that are computed together.
+
+    Raises:
+      UserError: a prompt is empty or too long, the model cannot write, or the memory is too small.
+    """
+    settings = settings or Settings()
+    if batch_size < 1:
+        raise UserError(f"batch_size is {batch_size}; at least 1 is needed")
+    model = model.with_parts(("encoder", LM_HEAD.name))
+    tokenizer, config = model.tokenizer, _keeping(model.config)
+    stepper = stepper_of(config, model.facts, tokenizer)
+    params = _params(config, model.params)
+    if settings.method == "beam" and settings.beams > tokenizer.size:
+        raise UserError(
+            f"generate.beams is {settings.beams:,}, and the vocabulary has {tokenizer.size:,} pieces; give at most as "
+            "many beams"
+        )
+    encoded = encode_prompts(prompts, tokenizer, stepper, settings.max_new_tokens)
+    width = _room(stepper)
+    mesh = make_mesh(MeshConfig(), jax.local_devices())  # without the devices of other processes, which do not run this
+    longest = padded_length(max(map(len, encoded)), width)
+    _check_memory(config, min(batch_size, len(encoded)) * settings.rows, longest + settings.max_new_tokens)
+    rows = EncodedRows.of({"input_ids": encoded}, {"numbers": np.arange(len(encoded), dtype=np.int32)})
+    run = Search(stepper, dataclasses.replace(settings, seed=0), tokens_of(tokenizer))
+    forward = Forward(functools.partial(_run, run), mesh, batch_size)
+    found: dict[int, list[Generated]] = {}
+    for chosen, outputs in forward.rows(rows, width, {"params": params}, np.int32(settings.seed)):
+        for number, ids, lengths in zip(chosen, outputs["ids"], outputs["lengths"], strict=True):
+            texts = [one[:length] for one, length in zip(ids, lengths, strict=True)]
+            before = encoded[number] if isinstance(stepper, LeftToRight) else encoded[number][:0]
+            found[number] = [Generated(_text(tokenizer, before, one), tuple(map(int, one))) for one in texts]
+    return [one for number in range(len(encoded)) for one in found[number]]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _run(run: Search, variables: Any, seed: jax.Array, batch: Any) -> dict[str, jax.Array]:
+    return run(variables, seed, batch, batch["numbers"])._asdict()
+
+
+def tokens_of(tokenizer: Tokenizer) -> Tokens:
+    """Return the tokens that have a part in a search: [SEP], or a GPT's end token, ends a text."""
+    roles = tokenizer.role_ids
+    ends = tuple(roles[role] for role in (END, "sep") if role in roles)
+    return Tokens(tokenizer.size, tokenizer.pad_id, ends, tuple(sorted({*tokenizer.special_ids} - {*ends})))
+
+
+def stepper_of(config: ModelConfig, facts: Mapping[str, Any], tokenizer: Tokenizer) -> Stepper:
+    """Return the way in which a model writes. Raises ``UserError`` if it cannot write.
+
+    Args:
+      facts: the facts of a checkpoint; their "objective" names the objective, whose ``writes`` says "mask" if the model
+        predicts a [MASK] at the end.
+    """
+    if config.causal:
+        return LeftToRight(config)
+    name = (facts.get("objective") or {}).get("name")
+    objective = catalogue.find("objectives", name, having="Objective").Objective if name else None
+    if getattr(objective, "writes", "") == "mask":
+        return MaskAtEnd(config, tokenizer.mask_id)
+    raise UserError(
+        f"this model ({config.encoder}) reads both sides of a token and cannot write; models of the recipes {RECIPES} "
+        "write, and models of a recipe with --config.objective.name=ltr"
+    )
+
+
+def encode_prompts(
+    prompts: Sequence[str], tokenizer: Tokenizer, stepper: Stepper, new: int, where: str = "a prompt"
+) -> list[np.ndarray]:
+    """Return the ids of each prompt, with the special tokens before it, int32 [P].
+
+    In a model that writes left to right, no special token closes a prompt.
+
+    Args:
+      new: the number of new tokens.
+
+    Raises:
+      UserError: a prompt is empty, or is too long for the model's positions together with ``new`` tokens.
+    """
+    if not prompts:
+        raise UserError(f"there is no text to go on with; give {where}")
+    before, after = tokenizer.around
+    after = () if isinstance(stepper, LeftToRight) else after
+    most = stepper.config.max_length  # type: ignore[attr-defined]
+    encoded = []
+    for text, ids in zip(prompts, tokenizer.encode_batch(prompts), strict=True):
+        if not len(ids):
+            raise UserError(f"{where} is empty ({text[:60]!r}); give the text that the model goes on with")
+        encoded.append(np.array([*before, *ids, *after], np.int32))
+        length = len(encoded[-1])
+        if length + new > most:
+            too_long = f"{where} has {length} tokens" + f", and max_new_tokens is {new}" * (length < most)
+            advice = f"give at most {most - length} max_new_tokens" if length < most else "shorten it"
+            raise UserError(f"{too_long}; the model has {most} positions: {advice}: {text[:60]!r}")
+    return encoded
+
+
+def _room(stepper: Stepper) -> int:
+    """Return the most tokens of a padded prompt."""
+    most: int = stepper.config.max_length  # type: ignore[attr-defined]
+    return most if isinstance(stepper, LeftToRight) else most - 1  # a [MASK] follows
+
+
+def _keeping(config: ModelConfig) -> ModelConfig:
+    """Return the config whose layers can keep keys and values: layers that share parameters do so if scanned."""
+    if isinstance(config, TransformerConfig) and config.shares_layers:
+        return dataclasses.replace(config, layers="scanned")
+    return config
+
+
+def _params(config: ModelConfig, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of encoder and head. Raises ``UserError`` if the model has no head that predicts tokens."""
+    _, needed = shapes_of(Model(config, (LM_HEAD,)), ("masked_positions",))
+    if missing := [name for name in needed if name not in params]:
+        raise UserError(
+            f"this model has no {missing[0]} (its parts: {', '.join(params)}), and a fresh one knows no words; take a "
+            "model with a head, or train one first (bert-jax pretrain)"
+        )
+    return {name: params[name] for name in needed}
+
+
+def _check_memory(config: ModelConfig, rows: int, slots: int) -> None:
+    """Raise ``UserError`` if the keys and values of ``rows`` texts do not fit into a device."""
+    needed, there = memory_bytes(config, rows, slots), device_bytes(jax.local_devices()[0])
+    share = needed / len(jax.local_devices())
+    if there is not None and share > there:
+        raise UserError(
+            f"{rows:,} texts of {slots:,} tokens keep {size(share)} of keys and values on each device, which has "
+            f"{size(there)}; give a smaller batch_size, fewer beams or results, or fewer max_new_tokens"
+        )
+
+
+def _text(tokenizer: Tokenizer, before: np.ndarray, ids: np.ndarray) -> str:
+    """Return the text of ``ids`` after the tokens ``before``, with the space between them."""
+    whole, start = tokenizer.decode([*before, *ids]), tokenizer.decode(before)
+    return whole[len(start) :] if whole.startswith(start) else tokenizer.decode(ids)
+
