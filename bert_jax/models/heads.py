@@ -97,13 +97,7 @@ class LmHead(Head):
         dense = Dense(config, embed, ((None, config.embedding_size),), bias=config.biases, name="transform")
         x = ACTIVATIONS[config.activation](dense(x))
         x = LayerNorm(config, name="layer_norm")(x)
-        table = outputs["word_embeddings"]
-        if activation_dtype(config) != config.compute_dtype:
-            rows = x.reshape(-1, config.embedding_size)
-            logits = rounded_product(rows, table, config.compute_dtype, True).reshape(*x.shape[:-1], -1)
-        else:
-            table = table.astype(config.compute_dtype)
-            logits = wide_product(x, table, config.param_dtype, "...d,vd->...v")
+        logits = decode(config, x, outputs["word_embeddings"])
         zeros = with_axes(nn.initializers.zeros, "vocab")
         logits += self.param("output_bias", zeros, (config.vocab_size,), config.param_dtype)[None, None, :]
         return {self.logits: constrain(logits, "batch", None, "vocab")}
@@ -111,6 +105,14 @@ class LmHead(Head):
     def vectors(self, outputs: Outputs, batch: Batch) -> jax.Array:
         """Return the vectors [B, P, D] from which tokens are predicted, at ``masked_positions`` [B, P]."""
         return gather(outputs["sequence"], batch["masked_positions"])
+
+
+def decode(config: ModelConfig, x: jax.Array, table: jax.Array) -> jax.Array:
+    """Return x [B, P, E] times the word embeddings ``table`` [V, E], without a bias: [B, P, V] float32 or wider."""
+    if activation_dtype(config) != config.compute_dtype:
+        rows = x.reshape(-1, x.shape[-1])
+        return rounded_product(rows, table, config.compute_dtype, True).reshape(*x.shape[:-1], -1)
+    return wide_product(x, table.astype(config.compute_dtype), config.param_dtype, "...d,vd->...v")
 
 
 class BoundaryHead(LmHead):
