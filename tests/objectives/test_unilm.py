@@ -19,7 +19,7 @@ from tests.models.helpers import random_params
 from tests.objectives.texts import Text, objective, rows_of
 
 LENGTH = 12
-SIZES = {"vocab_size": 40, "hidden_size": 16, "num_layers": 3, "num_heads": 2, "mlp_dim": 24, "max_length": LENGTH}
+SIZES = {"vocab_size": 40, "hidden_size": 16, "num_layers": 3, "num_heads": 2, "mlp_dim": 24, "max_length": 16}
 QUIET = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
 BERT = bert.Config(**SIZES, **QUIET, type_vocab_size=6)
 DIRECTIONS: tuple[Any, ...] = ("both sides", "sequence to sequence", "left to right", "right to left")

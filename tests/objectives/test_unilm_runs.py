@@ -110,7 +110,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "types": (
         {"name": "unilm", "direction": "left to right"},
         {"model": {"type_vocab_size": 2}},
-        "the direction 'left to right' has token types up to 5, and the model tells 2 apart; set config.model.type_voca",
+        "the direction 'left to right' has token types up to 5, and the model tells 2 apart; set config.model.type_v",
     ),
     "direction": (
         {"name": "unilm", "direction": "sequence"},
