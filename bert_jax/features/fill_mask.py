@@ -56,6 +56,8 @@ def fill_mask(model: TextModel, texts: Sequence[str], best: int = 5) -> list[Fil
         raise UserError(
             "a left-to-right model predicts what follows a text and cannot fill a [MASK]; leave config.examples out"
         )
+    if words := model.facts.get("without_class"):
+        raise UserError(f"this model is not read at its masks: it {words}; pretrain one with the objective mlm")
     if LM_HEAD.name not in params:
         raise UserError(
             f"this model has no masked-LM head (its parts: {', '.join(params)}), and a fresh one knows no words; take "

@@ -30,6 +30,8 @@ from bert_jax.workdir.run_record import Purpose, purpose_of, read_run
 _Surface: TypeAlias = tuple[str, bool | None]  # see Tokenizer.surfaces
 # Parameters with one row per piece of the vocabulary.
 VOCABULARY_LEAVES = ("word_embeddings", "output_bias")
+# The row of a model with two token types as which each of UniLM's six begins (microsoft/unilm, unilm-v1).
+_OF_TWO = (0, 1, 0, 0, 0, 1)
 
 
 def find_initial(source: str | None, workdir: str, resumes: bool, given: Case) -> TrainedModel | None:
@@ -99,6 +101,9 @@ def start_from(
       others: parts that are left out as well.
     """
     params = dict(initial.params)
+    if may_grow_types(initial.config.type_vocab_size, model.type_vocab_size):
+        params |= {"encoder": with_token_types(params["encoder"])}
+        note(f"token types: {len(_OF_TWO)}, each with the vector of one of the two of {initial.source}")
     if tokenizer.vocab != initial.tokenizer.vocab or model.vocab_size != initial.config.vocab_size:
         params, added = with_vocabulary_rows(params, initial.tokenizer, tokenizer)
         note(f"vocabulary: {added:,} new pieces, each at the mean of its old sub-pieces")
@@ -176,6 +181,17 @@ def _begun(params: Mapping[str, Any], fresh: Mapping[str, Any], model: ModelConf
             if (part == name or part.endswith(f"_{name}")) and tree.keys() <= source.keys():
                 found[part] = {leaf: source[leaf] for leaf in tree}
     return found
+
+
+def may_grow_types(old: int, new: int) -> bool:
+    """Return whether a model of ``new`` token types may begin as a model of ``old`` token types."""
+    return (old, new) == (len(set(_OF_TWO)), len(_OF_TWO))
+
+
+def with_token_types(encoder: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of an ``encoder`` with two token types, with a row for each of six."""
+    table, embeddings = "token_type_embeddings", encoder["embeddings"]
+    return {**encoder, "embeddings": {**embeddings, table: np.asarray(embeddings[table])[np.array(_OF_TWO)]}}
 
 
 def with_vocabulary_rows(params: Any, old: Tokenizer, new: Tokenizer) -> tuple[Any, int]:

@@ -63,6 +63,8 @@ class PretrainingObjective(SingleTask, abc.ABC):
       reads: the text from which a token is predicted: "both sides", or "what came before". The model has the attention
         for it, whatever a model of --init has read.
       derived: the names of the features that ``inputs`` adds to a batch.
+      without_class: what a model of this objective does that no class of transformers does, as "it ..." goes on; "" if
+        there is a class.
       titles: metric, such as "sop_loss" -> its title in the report, besides the base class's titles (``titles_of``).
       whole_batches: whether what ``inputs`` or a head computes of a row depends on other rows. If so, both see the
         global batch, and micro-batches are refused; otherwise both may see the rows of a device or micro-batch alone.
@@ -71,7 +73,8 @@ class PretrainingObjective(SingleTask, abc.ABC):
     parts: tuple[Part | EncoderPart, ...]
     arrangement: ClassVar[str] = "sentence_pairs"
     reads: ClassVar[Literal["both sides", "what came before"]] = "both sides"
-    derived: ClassVar[tuple[str, ...]] = ()
+    derived: tuple[str, ...] = ()
+    without_class: ClassVar[str] = ""
     titles: ClassVar[Mapping[str, str]] = MLM_TITLES
 
     gathered_outputs: tuple[str, ...] = ()
@@ -351,9 +354,12 @@ class PretrainingObjective(SingleTask, abc.ABC):
         if any(term.baseline == "cloze" for term in self._terms.values()):
             corpora = [corpus for name, corpus in self._mixture.corpora.items() if part in (None, name)]
             tokens = ngram_models.read_tokens([corpus.split("train") for corpus in corpora])
-            cloze = ngram_models.cloze_of_rows(rows, self.special_ids)
-            baselines = ngram_models.cross_entropies(cloze, tokens, self.vocab_size)
+            baselines = ngram_models.cross_entropies(self.cloze(rows), tokens, self.vocab_size)
         return baselines | majority_rates(self.label_counts(rows))
+
+    def cloze(self, rows: dict[str, np.ndarray]) -> ngram_models.Cloze:
+        """Return the masked tokens of a batch of rows, with the neighbours that the model sees."""
+        return ngram_models.cloze_of_rows(rows, self.special_ids)
 
     def label_counts(self, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the sum of the weights of each label of each classification among ``rows``, [labels] by name."""

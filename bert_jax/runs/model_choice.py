@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from bert_jax import configuration
 from bert_jax.errors import UserError
+from bert_jax.interchange.initial import may_grow_types
 from bert_jax.interchange.tokenizer_files import is_padded
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.config import ModelConfig, TransformerConfig
@@ -33,16 +34,20 @@ def choose_model(architecture: Architecture, vocabulary_size: int, initial: Trai
     """Return the run's model config.
 
     Without ``initial`` it is the architecture of the recipe. With ``initial`` it is the config of that model, except
-    for ``vocab_size`` and the open fields (``_OPEN``) that the recipe sets.
+    for ``vocab_size``, the open fields (``_OPEN``) that the recipe sets, and more token types (``may_grow_types``).
     """
     if initial is None:
         return architecture.with_vocabulary(vocabulary_size)
     known = {field.name for field in dataclasses.fields(initial.config)}
-    names = [
-        name for name in (*_OPEN, *architecture.config.rotary_bases) if name in architecture.given and name in known
-    ]
+    names = [name for name in _open_to(architecture, initial) if name in architecture.given and name in known]
     chosen = {name: getattr(architecture.config, name) for name in names}
     return dataclasses.replace(initial.config, **chosen, vocab_size=vocabulary_size)
+
+
+def _open_to(architecture: Architecture, initial: TrainedModel) -> tuple[str, ...]:
+    """Return the fields that the recipe sets even with ``initial``."""
+    grows = may_grow_types(initial.config.type_vocab_size, architecture.config.type_vocab_size)
+    return (*_OPEN, *architecture.config.rotary_bases, *(("type_vocab_size",) if grows else ()))
 
 
 def of_phase(model: ModelConfig, phase: Phase) -> ModelConfig:
@@ -101,7 +106,7 @@ def overridden_settings(architecture: Architecture, typed: Collection[str], init
     differing = {
         name: f"{name} {held[name]}"
         for name, value in ({"encoder": architecture.config.encoder} | architecture.given).items()
-        if name in held and name not in (*_OPEN, *bases) and value != held[name]
+        if name in held and name not in _open_to(architecture, initial) and value != held[name]
     }
     wrong = {
         f"--config.{key}={architecture.keys.get(key.partition('.')[2], '...')}"

@@ -168,13 +168,18 @@ class Pretraining(Prepared):
         check_optimizer(task, self.experiment)
         if settings.export:
             check_family(task.setting.model)
+            if words := task.without_class:
+                raise UserError(
+                    f"config.export is True, and transformers has no class for this model: it {words}; set "
+                    "config.export to False"
+                )
         # Kinds of batches may give one metric one meaning only.
         check_meanings({kind: one.terms(one.config) for kind, one in tasks_of(task).items()})
         self._check_columns()
         lengths = {kind for one in tasks_of(task).values() for kind in one.setting.max_lengths}
         if settings.corpus.parts and any(name not in lengths for name in task.batch_specs):
             raise UserError("a mixture has rows of one length: set config.objective.packing to 'packed' or 'none'")
-        if settings.fills(task.setting.model):
+        if settings.fills(task.setting.model, task.without_class):
             check_masked(settings.examples or (), "config.examples")
 
     def _check_columns(self) -> None:
@@ -216,7 +221,7 @@ class Pretraining(Prepared):
         """
         settings = self.settings
         model = with_vocabulary_size(self.task.setting.model, settings.architecture, tokenizer.size, self.initial)
-        if settings.fills(model):
+        if settings.fills(model, self.task.without_class):
             encode_masked(settings.examples or (), tokenizer, model.max_length, "config.examples")
         task = self.task.with_text(corpus, tokenizer, model.vocab_size)
         experiment = self.experiment.in_steps(task)
@@ -280,13 +285,15 @@ class Pretraining(Prepared):
         replaced = sorted({key for phase in phases for key in phase.model})
         models = {p.kind: {key: getattr(task.of(p.kind).setting.model, key) for key in replaced} for p in phases}
         beside = {part.name: config_facts(part.config) for part in task.parts if isinstance(part, EncoderPart)}
+        has_class = not task.without_class and has_pretraining_class(model, parts)
         facts = {
             "model": config_facts(model),
             **({"model_of_phases": models} if replaced else {}),
             **opened.tokenizer.case._asdict(),
             "vocabulary_sha256": opened.tokenizer.sha256,
             "corpus_fingerprint": opened.fingerprint,
-            "head": {"architecture": of_pretraining(model, parts)} if has_pretraining_class(model, parts) else None,
+            "head": {"architecture": of_pretraining(model, parts)} if has_class else None,
+            **({"without_class": task.without_class} if task.without_class else {}),
             "objective": {"name": catalogue.name_of(module.__name__), **dataclasses.asdict(task.config)},
             **({"encoders": beside} if beside else {}),
             # the heads of other phases, and what only a teacher needed, are left out of the model
@@ -321,7 +328,7 @@ class Pretraining(Prepared):
         self, opened: Opened, facts: Mapping[str, Any], observer: Observer, metrics: dict[str, float]
     ) -> dict[str, float]:
         assert opened.corpus
-        finish(self.settings, opened.model, facts["head"], opened.corpus, observer)
+        finish(self.settings, opened.model, facts, opened.corpus, observer)
         return metrics
 
 
@@ -366,15 +373,17 @@ def _with_frozen(tree: dict[str, Any], task: Task) -> dict[str, Any]:
     return named("", tree) | ({"frozen": others} if others else {})
 
 
-def finish(settings: PretrainingSettings, model: ModelConfig, head: Any, corpus: Mixture, observer: Observer) -> None:
+def finish(
+    settings: PretrainingSettings, model: ModelConfig, facts: Mapping[str, Any], corpus: Mixture, observer: Observer
+) -> None:
     """Write the filled examples, the export and the report of a finished run, and print what the user can do next.
 
-    ``head``: the entry of the run's facts with the class of transformers.
+    ``facts``: the facts of the run.
     """
-    workdir = files.as_path(observer.workdir)
+    workdir, head = files.as_path(observer.workdir), facts["head"]
     filled: list[str] = []
     trained = None
-    if settings.fills(model):
+    if settings.fills(model, facts.get("without_class", "")):
         with observer.showing("reporting"):
             trained = load(observer.workdir)
             filled = fill_examples(trained, settings.examples, corpus, observer.note)

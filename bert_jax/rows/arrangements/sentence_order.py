@@ -19,8 +19,10 @@ from bert_jax.rows.interfaces import Field, Ints
 class Arrangement(sentence_pairs.Arrangement):
     """Makes ALBERT's pairs. In a plan, ``is_random`` is true if the two segments are not in the order of the text."""
 
+    random_share: float = 0.0  # as published
+
     label = "sentence_order"
     fields: ClassVar[dict[str, Field]] = sentence_pairs.fields_of(label)
 
     def rules(self, max_length: int, targets: Ints | None) -> chunks.Rules:
-        return super().rules(max_length, targets)._replace(random_share=0.0, swapped_share=0.5)
+        return super().rules(max_length, targets)._replace(swapped_share=0.5)

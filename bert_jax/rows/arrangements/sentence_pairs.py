@@ -28,6 +28,7 @@ class Arrangement:
     """Makes BERT's pairs (see ``rows.chunks``)."""
 
     short_row_probability: float = 0.1  # share of pairs that are made shorter than a row
+    random_share: float = 0.5  # share of the pairs of several sentences whose B comes from another document
 
     version = chunks.VERSION
     special_tokens = SPECIAL_TOKENS_PER_ROW
@@ -39,6 +40,8 @@ class Arrangement:
     def __post_init__(self) -> None:
         share = "0 to 1 is allowed"
         check_fields(self, "config.objective", share, "short_row_probability", sound=lambda value: 0 <= value <= 1)
+        where = "config.objective.arrangement_options"
+        check_fields(self, where, share, "random_share", sound=lambda value: 0 <= value <= 1)
 
     def check(self, split: Sentences) -> None:
         chunks.check(split)
@@ -49,7 +52,7 @@ class Arrangement:
 
     def rules(self, max_length: int, targets: Ints | None) -> chunks.Rules:
         """Return the rules by which pairs are made, given the target lengths of short chunks."""
-        return chunks.Rules(max_length, self.short_row_probability, targets)
+        return chunks.Rules(max_length, self.short_row_probability, targets, self.random_share)
 
     def lengths(self, records: Records) -> Ints:
         return records["a_length"].astype(np.int64) + records["b_length"] + SPECIAL_TOKENS_PER_ROW

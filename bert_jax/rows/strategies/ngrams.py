@@ -13,6 +13,7 @@ import dataclasses
 import numpy as np
 
 from bert_jax.configuration import check_fields
+from bert_jax.errors import UserError
 from bert_jax.rows import random
 from bert_jax.rows.interfaces import Bools, Ints, Selected
 from bert_jax.rows.strategies.token import ranks
@@ -23,20 +24,26 @@ _LENGTHS = 1 << 32  # the counter for draws of lengths, larger than any position
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """The options. Lengths n from 1 to ``longest`` have shares proportional to 1 / n.
+    """The options. Lengths n from 1 to ``longest`` have the ``shares``, or shares proportional to 1 / n.
 
-    For ``longest`` 3 the shares are .545, .273 and .182.
+    For ``longest`` 3 the latter are .545, .273 and .182.
     """
 
     longest: int = 3  # the most units of an n-gram
+    shares: tuple[float, ...] | None = None  # how often lengths 1, 2, ... are drawn; if None, proportional to 1 / n
 
     def __post_init__(self) -> None:
         where = "config.objective.masking.options"
         check_fields(self, where, "1 to 100 is allowed", "longest", sound=lambda n: 1 <= n <= 100)
+        shares = self.shares
+        if shares is not None and not (len(shares) == self.longest and min(shares) >= 0 < sum(shares)):
+            raise UserError(
+                f"{where}.shares is {shares}; {self.longest} numbers are needed (longest), 0 or more, and not all 0"
+            )
 
     def lengths(self, bits: random.Bits) -> Ints:
         """Return a random length, in units, for each element of ``bits``, which are 64 random bits each."""
-        shares = np.cumsum(1 / np.arange(1, self.longest + 1))
+        shares = np.cumsum(self.shares or 1 / np.arange(1, self.longest + 1))
         return 1 + np.searchsorted(shares[:-1] / shares[-1], random.uniform(bits), side="right")
 
 
