@@ -18,7 +18,8 @@ from bert_jax.text.surrogates import well_formed
 
 Columns: TypeAlias = Mapping[str, str | int | Sequence[str | int]]
 _ID = "id"
-_TARGETS = ("label", "tags", "answers")  # what the model predicts: needed to train and to score, not to predict
+# What the model predicts: needed to train and to score, not to predict.
+_TARGETS = ("label", "tags", "answers", "target")
 _FIRM = (*_TARGETS, "pair")  # roles that may be optional: if some examples have such a role, all must have it
 MISSING = object()
 

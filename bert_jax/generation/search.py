@@ -15,6 +15,8 @@ import jax.numpy as jnp
 
 from bert_jax.generation.settings import Settings
 from bert_jax.generation.steppers import Prompt, State, Stepper, Variables, reorder
+from bert_jax.text.settings import END
+from bert_jax.text.tokenizer import Tokenizer
 
 _LOST = -1e9  # added to the score of a text that is out of the race
 
@@ -34,6 +36,13 @@ class Tokens:
     pad: int = 0
     ends: tuple[int, ...] = ()
     banned: tuple[int, ...] = ()
+
+
+def tokens_of(tokenizer: Tokenizer) -> Tokens:
+    """Return the tokens that have a part in a search: [SEP], or a GPT's end token, ends a text."""
+    roles = tokenizer.role_ids
+    ends = tuple(roles[role] for role in (END, "sep") if role in roles)
+    return Tokens(tokenizer.size, tokenizer.pad_id, ends, tuple(sorted({*tokenizer.special_ids} - {*ends})))
 
 
 class Found(NamedTuple):
@@ -227,7 +236,9 @@ class Search:
         if settings.top_p < 1:
             shares = jax.nn.softmax(scores)
             scores = jnp.where(jnp.cumsum(shares, axis=-1) - shares < settings.top_p, scores, -jnp.inf)
-        drawn = jax.vmap(lambda key, row: jax.random.categorical(jax.random.fold_in(key, text.number), row))(keys, scores)
+        drawn = jax.vmap(lambda key, row: jax.random.categorical(jax.random.fold_in(key, text.number), row))(
+            keys, scores
+        )
         drawn = drawn if ids is None else jnp.take_along_axis(ids, drawn[:, None], axis=1)[:, 0]
         return drawn.astype(jnp.int32)
 
@@ -257,7 +268,9 @@ class Search:
         scores = self._allowed(logits, beams.text).astype(jnp.float32).reshape(prompts, count, size)
         kept = max(2, 1 + len(self.tokens.ends)) * count
         scores, chosen = jax.lax.top_k((scores + beams.scores[..., None]).reshape(prompts, -1), kept)
-        rows = jnp.arange(prompts)[:, None] * count + chosen // size  # [B, kept]: the row that each candidate goes on from
+        rows = (
+            jnp.arange(prompts)[:, None] * count + chosen // size
+        )  # [B, kept]: the row that each candidate goes on from
         ids = (chosen % size).astype(jnp.int32)
         written = beams.text.number + 1
         ends = jnp.isin(ids, jnp.array(self.tokens.ends, jnp.int32)) | (written == new)

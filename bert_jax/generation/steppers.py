@@ -16,8 +16,10 @@ import jax.numpy as jnp
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.model import LM_HEAD, Model
 from bert_jax.models.primitives import activation_dtype
+from bert_jax.text.tokenizer import Tokenizer
 
 Prompt = Mapping[str, jax.Array]  # input_ids and attention_mask, [B, P], padded at the right
+UNILM_TYPES = (4, 5)  # of a source and of its target (Dong et al. 2019, section 2.3)
 Variables = Mapping[str, Any]  # "params" of the encoder and the head
 
 
@@ -132,6 +134,30 @@ class MaskAtEnd:
     def step(self, variables: Variables, ids: jax.Array, state: State) -> tuple[jax.Array, State]:
         pair = jnp.stack([ids, jnp.full_like(ids, self.mask)], axis=1)
         return _next(self.config, variables, pair, jnp.full_like(pair, self.types[1]), state)
+
+
+def keeping(config: ModelConfig) -> ModelConfig:
+    """Return the config whose layers can keep keys and values: layers that share parameters do so if scanned."""
+    if isinstance(config, TransformerConfig) and config.shares_layers:
+        return dataclasses.replace(config, layers="scanned")
+    return config
+
+
+def stepper_of(config: ModelConfig, tokenizer: Tokenizer) -> Stepper:
+    """Return the way in which a model writes; a model that reads both sides has learned to predict a [MASK] at the end.
+
+    Raises ``UserError`` if the model reads both sides, and the tokenizer has no [MASK].
+    """
+    if config.causal:
+        return LeftToRight(config)
+    mask = tokenizer.need("mask", "a model that reads both sides, and writes by [MASK],")
+    return MaskAtEnd(config, mask, token_types(config))
+
+
+def token_types(config: ModelConfig) -> tuple[int, int]:
+    """Return the token types of a source and of its target: UniLM's, if the model tells so many types apart."""
+    known = config.type_vocab_size
+    return UNILM_TYPES if known > max(UNILM_TYPES) else (0, int(known > 1))
 
 
 def memory_bytes(config: ModelConfig, rows: int, slots: int) -> int:

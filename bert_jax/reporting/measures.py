@@ -32,7 +32,7 @@ _NOT_DRAWN = (
     "step_seconds",  # the report has its percentiles, and draws tokens_per_second
 )
 # Metric -> its baselines, which need no learning: (key in baselines.json, name in a chart). N-gram models and this
-# package's tasks give them; the accuracy of any other term X is compared with X_majority_rate.
+# package's tasks give them; ``_baselines`` adds those of any other term or score.
 BASELINES = {
     "replaced_loss": (("replaced_entropy", "entropy of the replaced share"),),
     "replaced_precision": (("replaced_rate", "replaced share"),),
@@ -53,6 +53,8 @@ MEANINGS = {
     "replaced share": "the precision of guessing",
     "majority rate": "always gives the most common label",
     "chance": "guesses among the answers",
+    "copy of the source": "writes the text that is read",
+    "first sentence": "writes the first sentence of the text that is read",
     "loss of the mean label": "always gives the mean of the labels",
     CONSTANT: "has a correlation of 0",
 }
@@ -186,7 +188,11 @@ def _baselines(metric: str, baselines: Mapping[str, Any]) -> list[_Baseline]:
     name, slash, part = metric.partition("/")
     if name.endswith(_CORRELATIONS) or part.endswith(_CORRELATIONS):
         return [_Baseline(CONSTANT, 0.0, 0.0)]
-    of_term = ((f"{name.removesuffix('_accuracy')}_majority_rate", "majority rate"),)
+    of_term = (
+        (f"{name.removesuffix('_accuracy')}_majority_rate", "majority rate"),
+        (f"{name}_of_copies", "copy of the source"),
+        (f"{name}_of_first_sentences", "first sentence"),
+    )
     keys = [(f"{key}{slash}{part}", label) for key, label in BASELINES.get(name, of_term)]
     keys += [(f"{name}/{key}", label) for key, label in BASELINES.get(part, ())]
     known = []

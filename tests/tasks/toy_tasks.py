@@ -70,6 +70,12 @@ def ranking(rng: random.Random) -> dict[str, Any]:
     return {"text": group["context"], "candidates": group["choices"], "right": group["label"]}
 
 
+def text_generation(rng: random.Random) -> dict[str, Any]:
+    """The target is the source in reverse."""
+    words = rng.choices(FILLERS, k=rng.randint(2, 4))
+    return {"text": " ".join(words), "target": " ".join(reversed(words))}
+
+
 MAKERS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "classification": classification,
     "san_classification": san_classification,
@@ -77,6 +83,7 @@ MAKERS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "tagging": tagging,
     "multiple_choice": multiple_choice,
     "ranking": ranking,
+    "text_generation": text_generation,
 }
 
 

@@ -12,15 +12,14 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.features.text_model import TextModel
-from bert_jax.generation.search import Search, Tokens
+from bert_jax.generation.search import Search, tokens_of
 from bert_jax.generation.settings import Settings
-from bert_jax.generation.steppers import LeftToRight, MaskAtEnd, Stepper, memory_bytes
-from bert_jax.models.config import ModelConfig, TransformerConfig
+from bert_jax.generation.steppers import LeftToRight, Stepper, keeping, memory_bytes, stepper_of
+from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import LM_HEAD, Model, shapes_of
 from bert_jax.parts import catalogue
 from bert_jax.program import size
 from bert_jax.rows.example_rows import EncodedRows, padded_length
-from bert_jax.text.settings import END
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.forward import Forward
 from bert_jax.training.memory import device_bytes
@@ -67,8 +66,8 @@ def generate(
     if batch_size < 1:
         raise UserError(f"batch_size is {batch_size}; at least 1 is needed")
     model = model.with_parts(("encoder", LM_HEAD.name))
-    tokenizer, config = model.tokenizer, _keeping(model.config)
-    stepper = stepper_of(config, model.facts, tokenizer)
+    tokenizer, config = model.tokenizer, keeping(model.config)
+    stepper = stepper_of_trained(config, model.facts, tokenizer)
     params = _params(config, model.params)
     if settings.method == "beam" and settings.beams > tokenizer.size:
         raise UserError(
@@ -97,26 +96,21 @@ def _run(run: Search, variables: Any, seed: jax.Array, batch: Any) -> dict[str, 
     return run(variables, seed, batch, batch["numbers"])._asdict()
 
 
-def tokens_of(tokenizer: Tokenizer) -> Tokens:
-    """Return the tokens that have a part in a search: [SEP], or a GPT's end token, ends a text."""
-    roles = tokenizer.role_ids
-    ends = tuple(roles[role] for role in (END, "sep") if role in roles)
-    return Tokens(tokenizer.size, tokenizer.pad_id, ends, tuple(sorted({*tokenizer.special_ids} - {*ends})))
-
-
-def stepper_of(config: ModelConfig, facts: Mapping[str, Any], tokenizer: Tokenizer) -> Stepper:
-    """Return the way in which a model writes. Raises ``UserError`` if it cannot write.
+def stepper_of_trained(config: ModelConfig, facts: Mapping[str, Any], tokenizer: Tokenizer) -> Stepper:
+    """Return the way in which a trained model writes. Raises ``UserError`` if it cannot write.
 
     Args:
-      facts: the facts of a checkpoint; their "objective" names the objective, whose ``writes`` says "mask" if the model
-        predicts a [MASK] at the end.
+      facts: the facts of a checkpoint, which name the objective or the task that it learned; ``writes`` of that class
+        says "mask" if the model predicts a [MASK] at the end.
     """
-    if config.causal:
-        return LeftToRight(config)
-    name = (facts.get("objective") or {}).get("name")
-    objective = catalogue.find("objectives", name, having="Objective").Objective if name else None
-    if getattr(objective, "writes", "") == "mask":
-        return MaskAtEnd(config, tokenizer.mask_id)
+    learned = [
+        catalogue.find(package, name, having=having)
+        for key, package, having in (("objective", "objectives", "Objective"), ("task", "tasks", "Task"))
+        if (name := (facts.get(key) or {}).get("name"))
+    ]
+    classes = [getattr(one, "Objective", None) or one.Task for one in learned]
+    if config.causal or config.decodes or any(getattr(one, "writes", "") == "mask" for one in classes):
+        return stepper_of(config, tokenizer)
     raise UserError(
         f"this model ({config.encoder}) reads both sides of a token and cannot write; models of the recipes {RECIPES} "
         "write, and models of a recipe with --config.objective.name=ltr"
@@ -160,13 +154,6 @@ def _room(stepper: Stepper) -> int:
     return most if isinstance(stepper, LeftToRight) else most - 1  # a [MASK] follows
 
 
-def _keeping(config: ModelConfig) -> ModelConfig:
-    """Return the config whose layers can keep keys and values: layers that share parameters do so if scanned."""
-    if isinstance(config, TransformerConfig) and config.shares_layers:
-        return dataclasses.replace(config, layers="scanned")
-    return config
-
-
 def _params(config: ModelConfig, params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of encoder and head. Raises ``UserError`` if the model has no head that predicts tokens."""
     _, needed = shapes_of(Model(config, (LM_HEAD,)), ("masked_positions",))
@@ -193,4 +180,3 @@ def _text(tokenizer: Tokenizer, before: np.ndarray, ids: np.ndarray) -> str:
     """Return the text of ``ids`` after the tokens ``before``, with the space between them."""
     whole, start = tokenizer.decode([*before, *ids]), tokenizer.decode(before)
     return whole[len(start) :] if whole.startswith(start) else tokenizer.decode(ids)
-
