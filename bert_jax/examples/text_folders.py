@@ -24,12 +24,14 @@ _SMALL_BYTES, _MOST_TIMES = 1 << 26, 200
 class Reader:
     """Reads files as records ``{"text", "label", "id"}``, in the order of their paths.
 
-    The label is the name of the file's folder; the id is its path below the folder that all files share.
+    The label is the name of the file's folder; the id is its path below the folder that all files share. With
+    ``first_line``, the first line of a file, such as a title, is a column of this name, and "text" is what follows.
     """
 
     named_splits = False
 
     pattern: str = "*.txt"  # glob for the names of files; outside a zip also for compressed files ("*.txt.gz")
+    first_line: str = ""  # the column of a file's first line, such as "target"; "": the line is part of the text
     bad_text: Literal["error", "decode"] = "error"  # "decode": read as Windows-1252, or if that fails as Latin-1
 
     def read(self, path: str) -> Iterator[DataRecord | BadRecord]:
@@ -43,7 +45,9 @@ class Reader:
             elif text is None:
                 yield BadRecord(where, "is not UTF-8; convert it or set config.data.options.bad_text='decode'")
             else:
-                yield DataRecord({"text": text, "label": label, "id": name}, where)
+                first, _, rest = text.partition("\n") if self.first_line else ("", "", text)
+                line = {self.first_line: first.strip()} if self.first_line else {}
+                yield DataRecord({"text": rest.strip() if line else text, **line, "label": label, "id": name}, where)
 
     def _texts_of_zip(self, path: str) -> Iterator[tuple[str, str | None]]:
         """Yield (short name, text or None) for each file of a zip, as ``_short_names`` and ``_decode`` return them."""

@@ -214,8 +214,9 @@ class Task(ExampleTask):
         in_source = jnp.arange(batch["input_ids"].shape[1])[None] < batch["source_lengths"][:, None]
         prompt = {"input_ids": batch["input_ids"], "attention_mask": in_source.astype(jnp.int32)}
         found = self._search({"params": params}, jnp.int32(0), prompt, batch["example_ids"])
-        texts = jnp.where(jnp.arange(found.ids.shape[-1]) < found.lengths[..., None], found.ids, -1)
-        return {**self.forward(variables, batch, None), "written": texts[:, 0]}
+        ids, length = found.ids[:, 0], found.lengths[:, :1]
+        texts = jnp.where(jnp.arange(ids.shape[1])[None] < length, ids, -1)
+        return {**self.forward(variables, batch, None), "written": texts}
 
     # ---- Scores ----------------------------------------------------------------------------------------------------
 

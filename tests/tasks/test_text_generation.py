@@ -1,0 +1,167 @@
+"""Texts that are written: rows of every way to write, masks, scores, baselines, and a run that learns to reverse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.cli.main import run
+from bert_jax.errors import UserError
+from bert_jax.models.dropout import RowRng
+from bert_jax.recipes import recipes
+from bert_jax.recipes.finetuning_settings import FinetuningSettings
+from bert_jax.tasks.metrics.generated import generated_metrics, of_each
+from tests.tasks import toy_tasks
+
+EXAMPLES = [
+    {"id": "a", "text": "the film was seen", "target": "seen by many people in town"},
+    {"id": "b", "text": "a town", "target": "town"},
+]
+
+
+def made(**config: Any) -> Any:
+    model = {"attention": config.pop("attention", "bidirectional"), "type_vocab_size": config.pop("types", 2)}
+    config = {"max_target_length": 8, **config}
+    return toy_tasks.make_task("text_generation", {"train": EXAMPLES, "dev": EXAMPLES}, 24, config, **model)
+
+
+def rows_of(task: Any, split: str = "train") -> dict[str, np.ndarray]:
+    rows: dict[str, np.ndarray] = task.rows[split].take(np.arange(2), 16)
+    return rows
+
+
+@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+def test_each_token_of_a_target_and_its_end_are_predicted(attention: str) -> None:
+    """From the token before it, or, by a [MASK], at its place."""
+    task = made(attention=attention, max_target_length=4)
+    rows, tokenizer = rows_of(task), task.setting.tokenizer
+    cls, sep = tokenizer.cls_id, tokenizer.sep_id
+    for row, example in enumerate(EXAMPLES):
+        source, target = (tokenizer.encode_batch([example[role]])[0].tolist() for role in ("text", "target"))
+        target = [*target[:4], sep]
+        whole = [cls, *source, sep, *target]
+        assert rows["input_ids"][row, : len(whole)].tolist() == whole
+        assert rows["source_lengths"][row] == len(source) + 2
+        real = rows["target_weights"][row] > 0
+        assert rows["masked_labels"][row][real].tolist() == target
+        first = len(source) + 2 - (attention == "causal")
+        assert rows["masked_positions"][row][real].tolist() == [first + i for i in range(len(target))]
+    assert [note.split()[1] for note in task.notes] == ["1", "1"]  # target of each split that was cut
+
+
+def test_token_types_of_a_target_are_unilms_if_the_model_has_them() -> None:
+    for types, expected in ((2, (0, 1)), (6, (4, 5))):
+        rows = rows_of(made(types=types))
+        assert [rows["token_type_ids"][0, 0], rows["token_type_ids"][0, rows["source_lengths"][0]]] == list(expected)
+
+
+def test_masks_are_a_share_of_the_target_alone_and_are_drawn_anew() -> None:
+    """70 % of 7 tokens are 5, of 2 tokens 1; 80 % of them become [MASK], by a z-test."""
+    task, rng = made(), RowRng.create(0, 1, np.arange(2000))
+    rows = {name: np.repeat(x, 1000, axis=0) for name, x in rows_of(task).items()}
+    masked, weights = jax.jit(task._masked)(rows, rows["target_weights"], rng)
+    assert np.array_equal(weights.sum(1), np.repeat([5, 1], 1000))
+    ids, source = np.asarray(masked["input_ids"]), np.arange(16) < rows["source_lengths"][:, None]
+    assert np.array_equal(ids[source], rows["input_ids"][source])
+    at = np.take_along_axis(ids, rows["masked_positions"], axis=1)
+    share = (at[np.asarray(weights) > 0] == task.setting.tokenizer.mask_id).mean()
+    assert abs(share - 0.8) < 4 * np.sqrt(0.8 * 0.2 / 6000)
+    kept = (np.asarray(weights) == 0) & (rows["target_weights"] > 0)
+    assert np.array_equal(at[kept], rows["masked_labels"][kept])
+    chosen = np.asarray(weights[:1000]).mean(0)
+    assert np.all(np.abs(chosen[:7] - 5 / 7) < 0.07)  # each token, the last [SEP] too
+    order = np.asarray(masked["order_ids"])[0]
+    assert np.array_equal(order, np.maximum(np.arange(16) - rows["source_lengths"][0] + 1, 0))
+
+
+@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+def test_a_target_does_not_change_what_is_written(attention: str) -> None:
+    """Only the source is read: other targets, and none, give the same text."""
+    task = made(attention=attention)
+    variables = jax.jit(task.init)(jax.random.key(3))
+    rows = rows_of(task)
+    others = task.encode("dev", [{"id": e["id"], "text": e["text"]} for e in EXAMPLES]).take(np.arange(2), 16)
+    outputs = jax.jit(task.outputs)
+    written = [np.asarray(outputs(variables, batch)["written"]) for batch in (rows, others)]
+    assert np.array_equal(*written)
+    assert (written[0] >= 0).any()
+
+
+def test_scores_are_those_of_the_libraries() -> None:
+    references = ["the cat sat on the mat today", "今天天气很好"]
+    texts = ["the cat sat on a mat", "今天天气不好"]
+    found = generated_metrics(["rouge_l", "rouge_2", "bleu", "exact_match"], references[:1], texts[:1])
+    assert found["rouge_l"] == pytest.approx(100 * 2 * 5 / 13)
+    assert found["rouge_2"] == pytest.approx(100 * 2 * 3 / 11)
+    assert found["exact_match"] == 0
+    assert 0 < found["bleu"] < 60
+    assert of_each("rouge_l", references[1:], texts[1:])[0] == pytest.approx(100 * 5 / 6)
+    assert generated_metrics(["bleu"], references[1:], texts[1:])["bleu"] > 30  # by ideographs
+    assert generated_metrics(["bleu", "chrf"], references, references)["chrf"] == pytest.approx(100)
+
+
+def test_baselines_copy_the_source_and_its_first_sentence() -> None:
+    examples = [{"id": "a", "text": "A film was seen. It was dull.", "target": "A film was seen."}]
+    task = toy_tasks.make_task("text_generation", {"train": examples, "dev": examples}, config={"max_target_length": 8})
+    found = task.guess()
+    assert found["rouge_l_of_first_sentences"] == pytest.approx(100)
+    assert found["rouge_l_of_copies"] == pytest.approx(100 * 2 * 4 / 11)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"max_target_length": 21}, "max_length is 24 and config.task.max_target_length 21; at least 5 tokens more"),
+        ({"max_target_length": 0}, "config.task.max_target_length is 0; at least 1 is needed"),
+        ({"masked_share": 0.0}, "config.task.masked_share is 0.0; more than 0 and at most 1"),
+        ({"metrics": ("meteor",)}, "metric"),
+    ],
+)
+def test_bad_keys(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        made(**config)
+
+
+def test_an_empty_target() -> None:
+    splits = {"train": [EXAMPLES[0], {**EXAMPLES[1], "target": " "}]}
+    with pytest.raises(UserError, match=r"1 targets are empty \(b\); write them, or leave the examples out"):
+        toy_tasks.make_task("text_generation", splits, config={"max_target_length": 8})
+
+
+@pytest.mark.usefixtures("one_device")
+def test_a_run_learns_to_reverse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From zero, with UniLM's masks: far above a copy of the source; predicted and scored by the commands."""
+    config = toy_tasks.recipe("text_generation")
+    config["task"] |= {"max_target_length": 5, "metrics": ("exact_match", "rouge_l")}
+    config["model"] |= {"num_layers": 2, "hidden_size": 64, "num_heads": 4, "mlp_dim": 128, "type_vocab_size": 6}
+    config["phases"]["train"] |= {"num_epochs": 4, "batch_size": 32, "max_length": 16}
+    config["training"]["evaluations_per_epoch"] = 1
+    (tmp_path / "recipe.json").write_text(json.dumps(config))
+    for name, number in (("train", 1500), ("dev", 48)):
+        examples = toy_tasks.examples("text_generation", number, len(name))
+        toy_tasks.write_examples(tmp_path / f"{name}.jsonl", examples)
+    assert toy_tasks.finetune(tmp_path) == 0
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["metrics"]["dev"]["exact_match"] > 60, capsys.readouterr().out
+    assert run(["predict", f"--workdir={tmp_path / 'run'}", "the film was seen"]) == 0
+    assert '"seen was film the"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("recipe", ["summarization", "summarization:titles", "translation"])
+def test_recipes_load(recipe: str) -> None:
+    settings = FinetuningSettings.of(recipes.load(recipe).to_dict())
+    assert settings.each[""].data.columns == {"text": "text", "target": "target"}
+
+
+def test_the_first_line_of_a_file_is_its_target(tmp_path: Path) -> None:
+    from tests.examples.test_readers import records
+
+    (tmp_path / "news").mkdir()
+    (tmp_path / "news" / "1.txt").write_text("A title\n\nThe text.\nMore.\n")
+    [record] = records(tmp_path, "text_folders", first_line="target")
+    assert (record["target"], record["text"]) == ("A title", "The text.\nMore.")
