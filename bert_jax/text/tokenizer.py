@@ -76,13 +76,13 @@ class Tokenizer:
             return (ids["cls"],), (ids["sep"],)
         return (), (ids[END],) if END in ids else ()
 
-    def need(self, role: str, why: str) -> int:
+    def need(self, role: str, why: str, advice: str = "take another vocabulary or model") -> int:
         """Return the id of the token with ``role``. Raise ``UserError`` if there is none; ``why`` says who needs it."""
         if role not in self.role_ids:
             has = ", ".join(self.vocab[i] for i in self.special_ids) or "none"
             raise UserError(
-                f"{why} needs the token {BERT_NAMES[role]}, which the tokenizer lacks (its special tokens: {has}); take"
-                " another vocabulary or model"
+                f"{why} needs the token {BERT_NAMES[role]}, which the tokenizer lacks (its special tokens: {has}); "
+                f"{advice}"
             )
         return self.role_ids[role]
 
