@@ -1,4 +1,4 @@
-"""A run of GPT's with the published form of their tokenizers: trained, exported, gone on from, fine-tuned; bad input."""
+"""Runs of GPTs with the published form of their tokenizers: trained, exported, gone on from, fine-tuned; bad input."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_run_trains_exports_and_goes_on(
     assert [described[f"{n}_token_id"] for n in ("pad", "bos", "eos")] == [end or 0, end, end]
     assert "is_decoder" not in described
     template = json.loads((out / "tokenizer.json").read_text())["post_processor"]
-    assert [*template["single"][0]] == ["Sequence"] and len(template["single"]) == 1  # a prompt is not ended
+    assert [[*part] for part in template["single"]] == [["Sequence"]]  # a prompt is not ended
     model, again = (bert_jax.load(str(folder)) for folder in (first, out))
     assert model.tokenizer.sha256 == again.tokenizer.sha256
     ids = np.array([model.tokenizer.encode("the cat sees the river.").input_ids], np.int32)
@@ -96,9 +96,8 @@ def test_fine_tuned_from_a_model_and_its_published_tokenizer(
         assert "hugging_face: GPT2ForTokenClassification, " in said
         template = json.loads((workdir / "hugging_face" / "tokenizer.json").read_text())["post_processor"]
         assert template["single"][-1] == {"SpecialToken": {"id": "end", "type_id": 0}}
-        assert (
-            bert_jax.load(str(workdir / "hugging_face")).tokenizer.sha256 == bert_jax.load(str(first)).tokenizer.sha256
-        )
+        tokenizers = {bert_jax.load(str(folder)).tokenizer.sha256 for folder in (first, workdir / "hugging_face")}
+        assert len(tokenizers) == 1
     else:
         assert "not exported: transformers has no class with this head" in said
         assert "pooler" not in bert_jax.load(str(workdir)).params
