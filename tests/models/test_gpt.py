@@ -51,6 +51,14 @@ def test_parameter_counts_are_the_published_ones() -> None:
         assert config_of(kind).num_parameters == sum(x.size for x in (*kernels, *leaves(shapes["embeddings"])))
 
 
+def test_work_of_a_row_counts_the_products_that_a_gpt_has() -> None:
+    """Three times the forward pass: the kernels, scores and mixed values, and the word embeddings as decoder."""
+    config = config_of("gpt2")
+    kernels, tables = 3 * (4 * 32 * 32 + 2 * 32 * 128), V * 32
+    assert config.train_flops(10, 9) == 6.0 * (10 * (kernels + 3 * 2 * 32 * 10) + 9 * tables)
+    assert config.train_flops(10, 0, 1) - config.train_flops(10) == 6.0 * 2 * 32
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_initial_values_are_the_published_ones(kind: str) -> None:
     """A normal distribution that is cut at two deviations has 0.8796 of its deviation."""
