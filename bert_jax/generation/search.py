@@ -227,7 +227,9 @@ class Search:
         if settings.top_p < 1:
             shares = jax.nn.softmax(scores)
             scores = jnp.where(jnp.cumsum(shares, axis=-1) - shares < settings.top_p, scores, -jnp.inf)
-        drawn = jax.vmap(lambda key, row: jax.random.categorical(jax.random.fold_in(key, text.number), row))(keys, scores)
+        drawn = jax.vmap(lambda key, row: jax.random.categorical(jax.random.fold_in(key, text.number), row))(
+            keys, scores
+        )
         drawn = drawn if ids is None else jnp.take_along_axis(ids, drawn[:, None], axis=1)[:, 0]
         return drawn.astype(jnp.int32)
 
@@ -257,7 +259,9 @@ class Search:
         scores = self._allowed(logits, beams.text).astype(jnp.float32).reshape(prompts, count, size)
         kept = max(2, 1 + len(self.tokens.ends)) * count
         scores, chosen = jax.lax.top_k((scores + beams.scores[..., None]).reshape(prompts, -1), kept)
-        rows = jnp.arange(prompts)[:, None] * count + chosen // size  # [B, kept]: the row that each candidate goes on from
+        rows = (
+            jnp.arange(prompts)[:, None] * count + chosen // size
+        )  # [B, kept]: the row that each candidate goes on from
         ids = (chosen % size).astype(jnp.int32)
         written = beams.text.number + 1
         ends = jnp.isin(ids, jnp.array(self.tokens.ends, jnp.int32)) | (written == new)
@@ -268,7 +272,7 @@ class Search:
         last = jnp.take_along_axis(ids, best, axis=1).reshape(-1)
 
         length = written.astype(jnp.float32) ** self.settings.length_penalty
-        may_end = ends & (jnp.arange(kept) < count)
+        may_end = ends & (jnp.arange(kept)[None] < count)
         of_ended = scores / length + _LOST * ~beams.hopeful[:, None] + _LOST * ~may_end
         texts = beams.text.of(rows.reshape(-1)).with_next(ids.reshape(-1)).new(new).reshape(prompts, kept, new)
         merged, best = jax.lax.top_k(jnp.concatenate([beams.ended_scores, of_ended], axis=1), count)

@@ -36,8 +36,14 @@ def models(request: Any, tmp_path_factory: Any) -> tuple[Any, Any, Any]:
     if request.param == "bert":
         model = test_causal.theirs(torch.float64)
         config = test_causal.bert.Config(
-            vocab_size=test_causal.V, hidden_size=32, num_layers=3, num_heads=4, mlp_dim=64, max_length=test_causal.P,
-            attention="causal", dtype="float64",
+            vocab_size=test_causal.V,
+            hidden_size=32,
+            num_layers=3,
+            num_heads=4,
+            mlp_dim=64,
+            max_length=test_causal.P,
+            attention="causal",
+            dtype="float64",
         )
         with jax.enable_x64(True):
             return model, config, test_causal.ours(model, config, "float64")
@@ -75,8 +81,13 @@ def test_the_same_tokens(models: Any, name: str) -> None:
     ended = 0
     for row, text in enumerate(texts):
         wanted = model.generate(
-            torch.tensor(text)[None], attention_mask=torch.ones(1, len(text)).long(), max_new_tokens=NEW,
-            do_sample=False, eos_token_id=END, pad_token_id=PAD, **options,
+            torch.tensor(text)[None],
+            attention_mask=torch.ones(1, len(text)).long(),
+            max_new_tokens=NEW,
+            do_sample=False,
+            eos_token_id=END,
+            pad_token_id=PAD,
+            **options,
         )[:, len(text) :].numpy()
         for result, ids in enumerate(wanted):
             ours = np.asarray(found.ids[row, result])
