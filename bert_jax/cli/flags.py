@@ -43,6 +43,17 @@ def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
     return read
 
 
+def number(text: str) -> float:
+    """Read a flag's value as a finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"found {text!r}; a number is needed")
+    return value
+
+
 def numbers(text: str) -> tuple[int, ...]:
     """Read a flag's value as whole numbers with commas between them."""
     if not re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*(,\s*[+-]?[0-9]{1,18}\s*)*", text):

@@ -154,15 +154,24 @@ def _room(stepper: Stepper) -> int:
     return most if isinstance(stepper, LeftToRight) else most - 1  # a [MASK] follows
 
 
+def missing_head(config: ModelConfig, params: Mapping[str, Any]) -> str:
+    """Return the name of the encoder or the head that ``params`` lack of those that predict a token; "" if none."""
+    return next((name for name in _needed(config) if name not in params), "")
+
+
+def _needed(config: ModelConfig) -> list[str]:
+    """Return the names of the parameters of the encoder and the head; the head of a GPT has none."""
+    return [*shapes_of(Model(config, (LM_HEAD,)), ("masked_positions",))[1]]
+
+
 def _params(config: ModelConfig, params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of encoder and head. Raises ``UserError`` if the model has no head that predicts tokens."""
-    _, needed = shapes_of(Model(config, (LM_HEAD,)), ("masked_positions",))
-    if missing := [name for name in needed if name not in params]:
+    if missing := missing_head(config, params):
         raise UserError(
-            f"this model has no {missing[0]} (its parts: {', '.join(params)}), and a fresh one knows no words; take a "
+            f"this model has no {missing} (its parts: {', '.join(params)}), and a fresh one knows no words; take a "
             "model with a head, or train one first (bert-jax pretrain)"
         )
-    return {name: params[name] for name in needed}
+    return {name: params[name] for name in _needed(config)}
 
 
 def _check_memory(config: ModelConfig, rows: int, slots: int) -> None:

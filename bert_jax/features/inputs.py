@@ -83,7 +83,8 @@ def read_texts(source: Input, note: Callable[[str], None] = lambda line: None) -
             raise UserError(f"{line}; mend them, or give --bad_examples=skip")
         note(f"left out: {line}")
     if not texts:
-        raise UserError(f"{source.path} has no text; check --input, --format and --column")
+        said = "--input" if source.format == LINES and not source.column else "--input, --format and --column"
+        raise UserError(f"{source.path} has no text; check {said}")
     return texts
 
 

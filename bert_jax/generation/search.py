@@ -281,7 +281,7 @@ class Search:
         last = jnp.take_along_axis(ids, best, axis=1).reshape(-1)
 
         length = written.astype(jnp.float32) ** self.settings.length_penalty
-        may_end = ends & (jnp.arange(kept) < count)
+        may_end = ends & (jnp.arange(kept)[None] < count)
         of_ended = scores / length + _LOST * ~beams.hopeful[:, None] + _LOST * ~may_end
         texts = beams.text.of(rows.reshape(-1)).with_next(ids.reshape(-1)).new(new).reshape(prompts, kept, new)
         merged, best = jax.lax.top_k(jnp.concatenate([beams.ended_scores, of_ended], axis=1), count)

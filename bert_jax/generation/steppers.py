@@ -125,7 +125,7 @@ class MaskAtEnd:
             ids,
             present,
             jnp.full_like(length[:, 0], ids.shape[1] - 1),
-            token_type_ids=jnp.where(last, *reversed(self.types)),
+            token_type_ids=jnp.where(last, self.types[1], self.types[0]),
             position_ids=jnp.where(last, length, _places(ids)),
             order_ids=last.astype(jnp.int32),
         )

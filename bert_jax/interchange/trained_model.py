@@ -1,4 +1,4 @@
-"""A trained model with its tokenizer, from any source, which gives vectors of texts and fills masks."""
+"""A trained model with its tokenizer, from any source, which gives vectors of texts, fills masks and writes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from bert_jax.configuration import build
 from bert_jax.errors import UserError
 from bert_jax.features.extract import Extractor
 from bert_jax.features.fill_mask import Filled, fill_mask
+from bert_jax.features.generate import BATCH_SIZE, Generated, generate
 from bert_jax.features.inputs import Item
 from bert_jax.features.sentence_vectors import SentenceVectors
+from bert_jax.generation.settings import Settings
 from bert_jax.interchange.architectures import HeadClass
 from bert_jax.interchange.conversion import Report
 from bert_jax.models.config import ModelConfig
@@ -175,6 +177,21 @@ class TrainedModel:
             raise UserError(f"best is {best}; at least 1 is needed")
         [filled] = fill_mask(self, [text], best)
         return filled
+
+    def generate(self, prompts: Iterable[str], *, batch_size: int = BATCH_SIZE, **settings: Any) -> list[Generated]:
+        """Return what the model writes after each prompt: ``num_results`` texts for each, the best first, in order.
+
+        Args:
+          batch_size: the number of prompts that are computed together.
+          settings: the fields of ``generation.settings.Settings``: ``method`` "greedy", "sample" or "beam",
+            ``max_new_tokens``, ``temperature``, ``top_k``, ``top_p``, ``seed``, ``beams``, ``length_penalty``,
+            ``no_repeat_ngram`` and ``num_results``.
+
+        Raises:
+          UserError: a prompt is empty or too long, a setting is not allowed, or the model reads both sides of a token
+            and cannot write.
+        """
+        return generate(self, _strings(prompts), build(Settings, settings, "generate"), batch_size)
 
 
 def _strings(texts: Iterable[str]) -> list[str]:

@@ -50,7 +50,8 @@ class PretrainingSettings(Settings):
 
     objective: Mapping[str, Any]  # the objective's name and its options, or members with theirs
     corpus: CorpusConfig = CorpusConfig()
-    # texts in which the finished model fills each [MASK]; None: held-out sentences with a masked word each; (): none
+    # texts in which the finished model fills each [MASK], or which a left-to-right model goes on with; None: held-out
+    # sentences, with a masked word or without their second half; (): none
     examples: tuple[str, ...] | None = None
     private: bool = False  # write nothing about the text and its source (corpora.privacy)
 
@@ -123,6 +124,10 @@ class PretrainingSettings(Settings):
         mask: a left-to-right model, or a model ``without_class`` (``PretrainingObjective``).
         """
         return self.examples != () and not self.private and not model.causal and not without_class
+
+    def continues(self, model: ModelConfig) -> bool:
+        """Return whether the finished model goes on with the examples: where it reads left to right; see ``fills``."""
+        return self.examples != () and not self.private and model.causal
 
     @functools.cached_property
     def _named_objective(self) -> tuple[ModuleType, Any]:

@@ -40,6 +40,8 @@ from bert_jax.task import has_goal, lower_is_better
 
 FILE = "report.html"
 DETAILS = "details.json"  # errors of a fine-tuned model
+_LIKELIEST = "Marked: what the model writes, the likeliest token at each step, without three tokens in a row twice."
+_BEGUN = f"The first halves of held-out sentences, spread evenly. {_LIKELIEST}"
 _CHOSEN = "Held-out sentences, spread evenly, in each of which one word is masked."
 
 
@@ -60,7 +62,7 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
     if state is None:
         state = _status(workdir)
     baselines = _read(folder / "baselines.json", {})
-    examples = [example for example in _read(folder / "examples.json", []) if _is_filled(example)]
+    examples = _read(folder / "examples.json", [])
     details = _sound_details(_read(folder / DETAILS, {}))
     tuned = is_tuned(run)
     evaluations = [record for record in records if record["split"] == "eval"]
@@ -84,7 +86,8 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
         section("Held-out results", _results(evaluations, details if tuned else {}, baselines, titles)),
         errors(details),
         section("Curves", _charts(records, run, baselines)),
-        section("Filling in the blanks", _examples(examples)),
+        section("Filling in the blanks", _examples([one for one in examples if _is_filled(one)])),
+        section("Going on with a text", _continuations([one for one in examples if _is_continued(one)])),
         section("How fast it was", step_times(paces(records, run), untimed(records, run))),
         section("Where the time of a step on the GPU went", kernels(_read(folder / TIMES, {}))),
         section("Where the time went", goodput(state)),
@@ -322,6 +325,26 @@ def _examples(examples: list[Any]) -> str:
         cards.append(f'<div class="card"><p>{text}</p>{answer}{"".join(guesses)}</div>')
     chosen = any("answer" in example for example in examples)
     note = f'<p class="small soft">{_CHOSEN}</p>' if chosen else ""
+    return f'{note}<div class="examples">{"".join(cards)}</div>' if cards else ""
+
+
+def _is_continued(example: Any) -> bool:
+    """Return whether ``example`` has the form of an entry of ``runs.filled_examples.continue_examples``."""
+    match example:
+        case {"text": str(), "continuation": str()}:
+            return True
+    return False
+
+
+def _continuations(examples: list[Any]) -> str:
+    cards = []
+    for example in examples:
+        text = f"{escape(example['text'])}<mark>{escape(example['continuation'])}</mark>"
+        known = "answer" in example
+        answer = f'<p class="soft small">in the text: {escape(str(example["answer"]))}</p>' if known else ""
+        cards.append(f'<div class="card"><p>{text}</p>{answer}</div>')
+    chosen = any("answer" in example for example in examples)
+    note = f'<p class="small soft">{_BEGUN if chosen else _LIKELIEST}</p>'
     return f'{note}<div class="examples">{"".join(cards)}</div>' if cards else ""
 
 

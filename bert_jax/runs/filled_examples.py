@@ -1,26 +1,33 @@
-"""Shows what a finished model predicts for masked words, in the recipe's texts or in the run's held-out text."""
+"""Shows what a finished model predicts: masked words, or how a text goes on, of the recipe or of held-out text."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.store import CorpusSplit
 from bert_jax.features.fill_mask import fill_mask
+from bert_jax.features.generate import generate, missing_head
+from bert_jax.generation.settings import Settings
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.model import LM_HEAD
 from bert_jax.program import Note
 from bert_jax.records import MASK
 from bert_jax.storage import files
+from bert_jax.text.roles import NAMES
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.words import NO_SPACES, unspaced
 
-NUMBER = 4  # of held-out sentences that are filled
-LENGTHS = 8, 16  # tokens of such a sentence
+T = TypeVar("T")
+NUMBER = 4  # of held-out sentences that are filled, or gone on with
+LENGTHS = 8, 16  # tokens of a sentence that is filled
+CONTINUED = 12, 40  # tokens of a sentence that is gone on with, whose first half is the prompt
+NEW = 24  # tokens that follow a prompt
 _TRIED = 64  # sentences at the most, for each that is taken
 SHORT = 4  # letters; a word with fewer is masked only if there is no other: most are "the" and "of"
 
@@ -56,22 +63,72 @@ def fill_examples(trained: TrainedModel, texts: Sequence[str] | None, corpus: Mi
     return [text for text, _ in masked]
 
 
+def continue_examples(trained: TrainedModel, texts: Sequence[str] | None, corpus: Mixture, note: Note) -> list[str]:
+    """Return the texts that a left-to-right model has gone on with, after writing ``examples.json`` and a note.
+
+    The likeliest token follows at each step, unless three tokens in a row would occur a second time.
+
+    Args:
+      texts: texts to go on with; a text with a ``[MASK]`` is for other models. If there is none, the first halves of
+        sentences of the held-out text are taken, and their second halves are shown beside what the model writes.
+    """
+    tokenizer, longest = trained.tokenizer, trained.config.max_length
+    given = [(text, "") for text in texts or () if not any(name in text for name in NAMES["mask"])]
+    begun = given or _begun_sentences(corpus, tokenizer, longest)
+    room = longest - max((len(ids) for ids in tokenizer.encode_batch([text for text, _ in begun])), default=0) - 1
+    if missing_head(trained.config, trained.params) or not begun or room < 1:
+        return []
+    settings = Settings(max_new_tokens=min(NEW, room), no_repeat_ngram=3)
+    written = [unspaced(one.text) for one in generate(trained, [text for text, _ in begun], settings)]
+    pairs = list(zip(begun, written, strict=True))
+    records = [
+        {"text": text, "continuation": new, **({} if given else {"answer": rest})} for (text, rest), new in pairs
+    ]
+    files.write_text(files.as_path(trained.workdir or "") / "examples.json", json.dumps(records))
+    lines = [f"{text} ...{new}" + (f"\n  in the text: {rest}" if rest else "") for (text, rest), new in pairs]
+    note("\n".join(["the model goes on with held-out text:"] * (not given) + lines))
+    return [text for text, _ in begun]
+
+
 def _masked_sentences(corpus: Mixture, tokenizer: Tokenizer, max_length: int) -> list[tuple[str, str]]:
     """Return sentences of the held-out text, with ``[MASK]`` in place of a word near the middle, and these words.
 
+    There are none if no sentence has 8 to 16 tokens, few signs and a word of one piece.
+    """
+    lengths = LENGTHS[0], min(LENGTHS[1], max_length - 2)
+    return _spread(corpus, lengths, lambda split, number: _mask(split, number, tokenizer, max_length))
+
+
+def _begun_sentences(corpus: Mixture, tokenizer: Tokenizer, max_length: int) -> list[tuple[str, str]]:
+    """Return the first and the second half of sentences of the held-out text."""
+
+    def halves(split: CorpusSplit, number: int) -> tuple[str, str] | None:
+        start, stop = split.sentence_offsets[number : number + 2]
+        ids = split.read(np.array([start]), np.array([stop - start]))
+        starts = np.flatnonzero(~tokenizer.is_continuation[ids])  # where words start
+        middle = next((int(place) for place in starts if place >= len(ids) // 2), len(ids) // 2)
+        first, second = (unspaced(tokenizer.decode(part)) for part in (ids[:middle], ids[middle:]))
+        return (first, second) if first and second else None
+
+    return _spread(corpus, (CONTINUED[0], min(CONTINUED[1], max_length)), halves)
+
+
+def _spread(corpus: Mixture, lengths: tuple[int, int], make: Callable[[CorpusSplit, int], T | None]) -> list[T]:
+    """Return what ``make`` makes of held-out sentences whose number of tokens is from the first to the second length.
+
     There are at most ``NUMBER`` sentences, as many from each part of a mixture, from places that are spread evenly over
-    the text. There are none if no sentence has 8 to 16 tokens, few signs and a word of one piece.
+    the text. ``make`` takes a split and the number of a sentence, and returns None for a sentence that does not serve.
     """
     each = -(-NUMBER // len(corpus.corpora))
-    sentences: list[tuple[str, str]] = []
+    made: list[T] = []
     for part in corpus.corpora.values():
         split = part.split("heldout")
-        lengths = split.sentence_lengths()
-        fitting = np.flatnonzero((lengths >= LENGTHS[0]) & (lengths <= min(LENGTHS[1], max_length - 2)))
+        found = split.sentence_lengths()
+        fitting = np.flatnonzero((found >= lengths[0]) & (found <= lengths[1]))
         for region in np.array_split(fitting, each):
-            tried = (_mask(split, int(i), tokenizer, max_length) for i in region[len(region) // 2 :][:_TRIED])
-            sentences += [one for one in [next(filter(None, tried), None)] if one]
-    return sentences[:NUMBER]
+            tried = (make(split, int(i)) for i in region[len(region) // 2 :][:_TRIED])
+            made += [one for one in [next(filter(None, tried), None)] if one]
+    return made[:NUMBER]
 
 
 def _mask(split: CorpusSplit, number: int, tokenizer: Tokenizer, max_length: int) -> tuple[str, str] | None:

@@ -38,7 +38,7 @@ from bert_jax.rows.units import columns
 from bert_jax.runs import own_parts
 from bert_jax.runs.baselines import write_baselines
 from bert_jax.runs.checks import check_metrics, check_optimizer, check_steps_fit, check_whole_batches
-from bert_jax.runs.filled_examples import fill_examples
+from bert_jax.runs.filled_examples import continue_examples, fill_examples
 from bert_jax.runs.finishing import LONGER_PRETRAINING, export_newest, report_at_the_end, without_class
 from bert_jax.runs.inputs import CORPUS, Inputs
 from bert_jax.runs.model_choice import (
@@ -373,20 +373,24 @@ def _with_frozen(tree: dict[str, Any], task: Task) -> dict[str, Any]:
     return named("", tree) | ({"frozen": others} if others else {})
 
 
+_MASKED = "A sentence of your text with a [MASK]."
+
+
 def finish(
     settings: PretrainingSettings, model: ModelConfig, facts: Mapping[str, Any], corpus: Mixture, observer: Observer
 ) -> None:
-    """Write the filled examples, the export and the report of a finished run, and print what the user can do next.
+    """Write the examples, the export and the report of a finished run, and print what the user can do next.
 
     ``facts``: the facts of the run.
     """
     workdir, head = files.as_path(observer.workdir), facts["head"]
     filled: list[str] = []
     trained = None
-    if settings.fills(model, facts.get("without_class", "")):
+    if settings.fills(model, facts.get("without_class", "")) or settings.continues(model):
+        show = continue_examples if model.causal else fill_examples
         with observer.showing("reporting"):
             trained = load(observer.workdir)
-            filled = fill_examples(trained, settings.examples, corpus, observer.note)
+            filled = show(trained, settings.examples, corpus, observer.note)
     exported = None
     if settings.export and (unknown := without_class(model, head, observer.workdir)):
         observer.note(f"not exported: transformers has no class for {unknown}")
@@ -398,6 +402,7 @@ def finish(
     chosen = f", best by {metric} at step {best:,}" if best else ""
     where = f"report {report}" + (f", model {exported}" if exported else "")
     observer.note(f"done{chosen}: {where}, metrics {workdir / 'metrics.jsonl'}")
-    if head and not model.causal:
-        example = quoted(filled[0]) if filled else '"A sentence of your text with a [MASK]."'
-        observer.note(f"next: {program()} fill-mask --workdir={shlex.quote(observer.workdir)} {example}")
+    if head:
+        verb, usual = ("generate", "The beginning of a text") if model.causal else ("fill-mask", _MASKED)
+        example = quoted(filled[0]) if filled else f'"{usual}"'
+        observer.note(f"next: {program()} {verb} --workdir={shlex.quote(observer.workdir)} {example}")

@@ -210,7 +210,7 @@ class Task(ExampleTask):
     def outputs(self, variables: Variables, batch: Batch) -> dict[str, jax.Array]:
         """Return the outputs of ``forward``, and ``written`` [B, T] int32: the tokens of the texts that are written."""
         known = {**variables.params, **variables.frozen}
-        params = {name: known[name] for name in ("encoder", LM_HEAD.name)}
+        params = {name: known[name] for name in ("encoder", LM_HEAD.name) if name in known}  # a tied head has none
         in_source = jnp.arange(batch["input_ids"].shape[1])[None] < batch["source_lengths"][:, None]
         prompt = {"input_ids": batch["input_ids"], "attention_mask": in_source.astype(jnp.int32)}
         found = self._search({"params": params}, jnp.int32(0), prompt, batch["example_ids"])

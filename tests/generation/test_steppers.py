@@ -22,7 +22,9 @@ SLOTS = 8 + NEW + 1  # a step more than a search takes
 STEPPERS: dict[str, Stepper] = {
     "bert": LeftToRight(bert.Config(**DOUBLE, attention="causal")),
     "gpt2": LeftToRight(gpt2.Config(**DOUBLE)),
-    "scanned modernbert": LeftToRight(modernbert.Config(**{**DOUBLE, "num_layers": 4}, local_attention=6, layers="scanned")),
+    "scanned modernbert": LeftToRight(
+        modernbert.Config(**{**DOUBLE, "num_layers": 4}, local_attention=6, layers="scanned")
+    ),
     "albert": LeftToRight(albert.Config(**DOUBLE, embedding_size=8, attention="causal", layers="scanned")),
     "a mask at the end": MaskAtEnd(bert.Config(**DOUBLE), MASK),
 }

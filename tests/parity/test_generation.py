@@ -19,7 +19,8 @@ from bert_jax.generation.steppers import LeftToRight
 from tests.parity import test_causal, test_gpt
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("default")]
-NEW, END, PAD = 12, 5, 0
+NEW, PAD = 10, 0
+ENDS = (7, 11, 19, 23, 31, 40, 51)  # so many that texts end
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "greedy without repeats": {"no_repeat_ngram": 2},
@@ -62,13 +63,13 @@ def prompts(vocabulary: int, lengths: list[int]) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_same_tokens(models: Any, name: str) -> None:
-    """Six prompts of unlike lengths in one batch of ours, one at a time in theirs."""
+    """Four prompts of unlike lengths in one batch of ours, one at a time in theirs."""
     model, config, params = models
     settings = Settings(max_new_tokens=NEW, **SETTINGS[name])
-    texts = prompts(config.vocab_size, [1, 3, 4, 6, 7, 8])
+    texts = prompts(config.vocab_size, [1, 4, 7, 10])
     width = max(map(len, texts))
     with jax.enable_x64(True):
-        run = jax.jit(Search(LeftToRight(config), settings, Tokens(config.vocab_size, PAD, (END,))))
+        run = jax.jit(Search(LeftToRight(config), settings, Tokens(config.vocab_size, PAD, ENDS)))
         batch = {
             "input_ids": jnp.asarray(np.stack([np.pad(text, (0, width - len(text))) for text in texts]), jnp.int32),
             "attention_mask": jnp.asarray([[int(i < len(text)) for i in range(width)] for text in texts], jnp.int32),
@@ -85,7 +86,7 @@ def test_the_same_tokens(models: Any, name: str) -> None:
             attention_mask=torch.ones(1, len(text)).long(),
             max_new_tokens=NEW,
             do_sample=False,
-            eos_token_id=END,
+            eos_token_id=list(ENDS),
             pad_token_id=PAD,
             **options,
         )[:, len(text) :].numpy()
@@ -93,6 +94,7 @@ def test_the_same_tokens(models: Any, name: str) -> None:
             ours = np.asarray(found.ids[row, result])
             assert np.array_equal(ours[: len(ids)], ids), (row, result, ours, ids)
             assert not ours[len(ids) :].any()
-            ended += END in ids
-            assert found.lengths[row, result] == (list(ids).index(END) if END in ids else NEW)
-    assert settings.method == "greedy" or ended
+            ends = np.flatnonzero(np.isin(ids, ENDS))
+            ended += len(ends)
+            assert found.lengths[row, result] == (ends[0] if len(ends) else NEW)
+    assert ended > 0

@@ -1,0 +1,57 @@
+"""Write on from prompts with a model that writes, such as GPT-2: greedily, by sampling or by beam search."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+
+from bert_jax.cli.flags import add_workdir, number, whole
+from bert_jax.errors import UserError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("texts", nargs="*", metavar="PROMPT", help='texts to go on with, such as "The king"')
+    add_workdir(parser, "a run or of an import, or a Hugging Face directory")
+    parser.add_argument(
+        "--input", help="a file with a prompt a line, in place of typed prompts; blank lines are skipped"
+    )
+    settings = {
+        "max_new_tokens": (whole(1), "the most tokens that follow a prompt (default: 40)"),
+        "temperature": (number, "sample: divides the logits; below 1, likely tokens become likelier (default: 1)"),
+        "top_k": (whole(0), "sample: draw from so many most likely tokens (default: 0, from all)"),
+        "top_p": (number, "sample: draw from the fewest tokens whose probabilities reach this sum (default: 1)"),
+        "seed": (whole(0), "sample: the same seed draws the same texts (default: 0)"),
+        "beams": (whole(1), "beam: texts that are kept at each step (default: 4)"),
+        "length_penalty": (number, "beam: above 0 prefers long texts, below 0 short texts (default: 1)"),
+        "no_repeat_ngram": (whole(0), "so many tokens in a row do not occur twice (default: 0, they may)"),
+        "num_results": (whole(1), "texts for each prompt, by sample or beam (default: 1)"),
+    }
+    methods = ("greedy", "sample", "beam")
+    parser.add_argument("--method", choices=methods, help="how a token is chosen (default: greedy, the likeliest)")
+    for name, (kind, text) in settings.items():
+        parser.add_argument(f"--{name}", type=kind, help=text)
+    parser.add_argument("--batch_size", type=whole(1), help="prompts that are computed together (default: 16)")
+    parser.add_argument(
+        "--json", action="store_true", help='print {"text", "ids"} a line, for each text that follows a prompt'
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    if bool(arguments.texts) == bool(arguments.input):
+        raise UserError("give either prompts or --input=FILE")
+    from bert_jax.features.generate import BATCH_SIZE, generate
+    from bert_jax.features.inputs import Input, read_texts
+    from bert_jax.generation.settings import Settings
+    from bert_jax.interchange.loading import load
+
+    given = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(Settings)}
+    settings = Settings(**{name: value for name, value in given.items() if value is not None})
+    prompts = arguments.texts or [item.text for item in read_texts(Input(arguments.input, "lines"))]
+    model = load(arguments.workdir, arguments.step)
+    found = generate(model, prompts, settings, arguments.batch_size or BATCH_SIZE)
+    for place, one in enumerate(found):
+        if arguments.json:
+            print(json.dumps(dataclasses.asdict(one), ensure_ascii=False))
+        else:  # a left-to-right model goes on with the prompt; another writes a text of its own
+            print((prompts[place // settings.num_results] if model.config.causal else "") + one.text)

@@ -1,0 +1,153 @@
+"""From prompts to texts: what comes back, in Python and by ``bert-jax generate``, and bad input in one line each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bert_jax.cli.main import run
+from bert_jax.errors import UserError
+from bert_jax.features import generate as generating
+from bert_jax.generation.settings import Settings
+from bert_jax.interchange import loading
+from bert_jax.interchange.trained_model import TrainedModel
+from bert_jax.models.encoders import albert, bert
+from bert_jax.text.tokenizer import Tokenizer, wordpiece
+from tests.models.helpers import random_params
+
+PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijk", "##a", "##b", "the", "cat", ".")
+SIZES: dict[str, Any] = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "mlp_dim": 24, "max_length": 24}
+PROMPTS = ["the cat", "a b c d e .", "the"]
+
+
+def model_of(kind: Any = bert, attention: str = "causal", **options: Any) -> TrainedModel:
+    tokenizer: Tokenizer = wordpiece(PIECES)
+    config = kind.Config(vocab_size=len(PIECES) + 3, **SIZES, attention=attention, **options)
+    return TrainedModel("a model", random_params(config), config, tokenizer)
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> TrainedModel:
+    model = model_of()
+    monkeypatch.setattr(loading, "load", lambda workdir, step=None: model)
+    return model
+
+
+def test_texts_and_ids(one_device: None) -> None:
+    """The ids are of the vocabulary, and no special tokens; no batch size changes them; texts are the pieces of ids."""
+    model = model_of()
+    found = model.generate(PROMPTS, max_new_tokens=6, no_repeat_ngram=1)
+    assert len(found) == len(PROMPTS)
+    for one in found:
+        assert 0 < len(one.ids) <= 6
+        assert all(5 <= i < len(PIECES) for i in one.ids)
+        assert one.text.replace(" ", "") == "".join(PIECES[i].removeprefix("##") for i in one.ids)
+    again = [model.generate([prompt], max_new_tokens=6, no_repeat_ngram=1)[0] for prompt in PROMPTS]
+    assert again == found
+    best = model.generate(PROMPTS[:2], batch_size=1, method="beam", beams=3, num_results=2, max_new_tokens=4)
+    assert len(best) == 4
+    assert best[0] != best[1]
+    drawn = [
+        model.generate(PROMPTS, batch_size=size, method="sample", seed=3, max_new_tokens=6, num_results=2)
+        for size in (1, 16)
+    ]
+    assert drawn[0] == drawn[1]
+
+
+def test_layers_that_share_parameters_keep_keys(one_device: None) -> None:
+    """The texts of ALBERT are those of a BERT with the same layer twice."""
+    shared = model_of(albert, embedding_size=16)
+    layer, rest = shared.params["encoder"]["layer"], dict(shared.params["encoder"])
+    del rest["layer"]
+    apart = model_of()
+    projection = rest.pop("embedding_projection", None)
+    if projection is None:
+        params = {**shared.params, "encoder": {**rest, "layer_0": layer, "layer_1": layer}}
+        apart = TrainedModel("", params, apart.config, apart.tokenizer)
+        assert apart.generate(PROMPTS, max_new_tokens=5) == shared.generate(PROMPTS, max_new_tokens=5)
+    else:
+        assert shared.generate(PROMPTS, max_new_tokens=5)
+
+
+def test_the_command_prints_a_record_a_line(
+    tmp_path: Path, loaded: TrainedModel, capsys: pytest.CaptureFixture[str], one_device: None
+) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("\n\n".join(PROMPTS) + "\n")
+    flags = ["generate", "--workdir=W", "--max_new_tokens=5", "--no_repeat_ngram=1"]
+    assert run([*flags, *PROMPTS, "--json"]) == 0
+    typed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [*typed[0]] == ["text", "ids"]
+    expected = loaded.generate(PROMPTS, max_new_tokens=5, no_repeat_ngram=1)
+    assert typed == [{"text": one.text, "ids": [*one.ids]} for one in expected]
+    assert run([*flags, f"--input={file}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [prompt + one.text for prompt, one in zip(PROMPTS, expected, strict=True)]
+
+
+BAD = {
+    "no prompt": ([], "give either prompts or --input=FILE"),
+    "both": (["a", "--input=x.txt"], "give either prompts or --input=FILE"),
+    "an empty prompt": ([" ", "the"], "a prompt is empty (' '); give the text that the model goes on with"),
+    "a prompt longer than positions": (
+        ["a " * 30],
+        "a prompt has 31 tokens; the model has 24 positions: shorten it: 'a a a",
+    ),
+    "together longer": (
+        ["a " * 9, "--max_new_tokens=20"],
+        "a prompt has 10 tokens, and max_new_tokens is 20; the model has 24 positions: give at most 14 max_new_tokens",
+    ),
+    "more beams than pieces": (
+        ["a", "--method=beam", "--beams=22", "--max_new_tokens=2"],
+        "beams is 22, and the vocabulary has 21 pieces",
+    ),
+    "results over beams": (
+        ["a", "--method=beam", "--beams=2", "--num_results=3"],
+        "num_results is 3, and beam keeps 2 texts",
+    ),
+    "results of greedy": (["a", "--num_results=3"], "num_results is 3, and greedy has one result"),
+    "a flag of another method": (["a", "--top_k=3"], "generate.top_k is 3, which acts in method 'sample' alone"),
+    "no share": (["a", "--method=sample", "--top_p=0"], "top_p is 0.0; more than 0 and at most 1 is needed"),
+    "no number": (["a", "--method=sample", "--temperature=nan"], "--temperature: found 'nan'; a number is needed"),
+    "no tokens": (["a", "--max_new_tokens=0"], "--max_new_tokens: found '0'; a whole number from 1"),
+    "no file": (["--input=missing.txt"], "missing.txt"),
+    "an empty file": (["--input=empty.txt"], "empty.txt has no text; check --input\n"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line(
+    name: str, loaded: TrainedModel, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags, said = BAD[name]
+    monkeypatch.chdir(tmp_path)
+    Path("empty.txt").touch()
+    assert run(["generate", "--workdir=W", *flags]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_a_model_that_cannot_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        UserError, match=r"this model \(bert\) reads both sides of a token and cannot write; models of the"
+    ):
+        model_of(attention="bidirectional").generate(["a"])
+    whole = model_of()
+    headless = TrainedModel("", {"encoder": whole.params["encoder"]}, whole.config, whole.tokenizer)
+    with pytest.raises(UserError, match=r"this model has no mlm_head \(its parts: encoder\)"):
+        headless.generate(["a"])
+    monkeypatch.setattr(generating, "device_bytes", lambda device: 1000.0)
+    with pytest.raises(UserError, match=r"4 texts of 18 tokens keep 18.*B of keys and values on each device"):
+        whole.generate(["a"], method="beam", max_new_tokens=2)
+
+
+def test_settings_say_what_is_allowed() -> None:
+    for wrong in ({"method": "best"}, {"method": "sample", "temperature": 0.0}, {"method": "beam", "beams": 0}):
+        with pytest.raises(UserError, match="allowed|needed"):
+            Settings(**wrong)  # type: ignore[arg-type]
+    assert np.all([Settings(method="beam", beams=3).rows == 3, Settings().rows == 1])
