@@ -133,7 +133,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no second segment": (
         {"name": "unilm", "arrangement": "sentences"},
         {},
-        "'sequence to sequence' predicts a second segment, which the arrangement 'sentences' does not have; set config",
+        "objective 'unilm' needs a second segment for the direction 'sequence to sequence', which the arrangement 'sen",
     ),
     "no pairs": (
         {"name": "unilm", "arrangement": "sentences", "direction": "both sides"},
