@@ -65,8 +65,9 @@ class Objective(base.PretrainingObjective):
         for rows in self._rows.values():
             if config.direction == "sequence to sequence" and rows.arranger.special_tokens < _SEGMENTS:
                 raise UserError(
-                    f"the direction 'sequence to sequence' predicts a second segment, which the arrangement "
-                    f"{rows.arrangement!r} does not have; set {setting.where}.arrangement to 'sentence_pairs'"
+                    f"objective {self.name!r} needs a second segment for the direction {config.direction!r}, which the "
+                    f"arrangement {rows.arrangement!r} does not have; config.objective.arrangement may be "
+                    "sentence_pairs"
                 )
 
     def terms(self, config: Config) -> dict[str, Term]:

@@ -226,6 +226,14 @@ def test_both_sides_is_bert(text: Text) -> None:
         jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
+def test_pairs_may_all_be_true(text: Text) -> None:
+    """But for chunks of one sentence, which have no true second segment."""
+    none, half = ({"random_share": 0.0}, {})
+    shares = [rows_of(of_text(text, "both sides", arrangement_options=one), 60) for one in (none, half)]
+    true, usual = (float(rows["next_sentence_labels"].mean()) for rows in shares)
+    assert true < 0.1 < 0.3 < usual
+
+
 def test_baselines_see_what_the_direction_shows(text: Text) -> None:
     found = {one: of_text(text, one, arrangement_options={"random_share": 0.0}) for one in DIRECTIONS[1:]}
     rows = rows_of(found["left to right"], 12, "eval")

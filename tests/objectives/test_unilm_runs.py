@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -14,12 +15,18 @@ import pytest
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
+from bert_jax.interchange.initial import start_from
 from bert_jax.interchange.loading import load
+from bert_jax.interchange.trained_model import TrainedModel
+from bert_jax.models.encoders import bert
 from bert_jax.recipes import recipes
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.rows.phases import Phase, Phases
+from bert_jax.runs.model_choice import overridden_settings
 from bert_jax.runs.pretraining import Pretraining
 from tests import toy
+from tests.interchange.test_initial import state_of
+from tests.models.helpers import random_params
 from tests.objectives.texts import Text
 from tests.training import gang
 
@@ -90,20 +97,26 @@ def test_a_run_that_is_cut_ends_with_the_same_bits(name: str, tmp_path: Path) ->
         model.fill_mask("the [MASK] sees.")
 
 
-def test_a_bert_of_two_token_types_begins_a_run_of_six(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    phases = {"phase1": {"num_steps": 1, "batch_size": 8, "max_length": 32}}
-    quick: dict[str, Any] = {"phases": phases, "examples": (), "export": False, "schedule": {"warmup_steps": 0}}
-    bert = recipe_of(tmp_path, {"name": "mlm"}, **quick, model={"type_vocab_size": 2})
-    six = recipe_of(tmp_path, {"name": "unilm"}, **quick, optimizer={"weight_decay": 0.0})
-    six["schedule"]["peak_learning_rate"] = 1e-12
-    first, second = tmp_path / "first", tmp_path / "second"
-    with toy.one_device():
-        assert run(["pretrain", f"--config={toy.write_recipe(tmp_path / 'a.json', bert)}", f"--workdir={first}"]) == 0
-        begun = ["pretrain", f"--config={toy.write_recipe(tmp_path / 'b.json', six)}", f"--workdir={second}"]
-        assert run([*begun, f"--init={first}"]) == 0
-    assert "token types: 6, each with the vector of one of the two" in "".join(capsys.readouterr())
-    two, grown = (load(str(one)).params["encoder"]["embeddings"]["token_type_embeddings"] for one in (first, second))
-    np.testing.assert_allclose(grown, two[[0, 1, 0, 0, 0, 1]], atol=1e-9)
+def test_a_bert_of_two_token_types_begins_a_run_of_six(tmp_path: Path, text: Text) -> None:
+    """Of --init, everything but the number of token types is taken, and may be typed."""
+    config = bert.Config(text[1].size, 16, 1, 2, 32, max_length=32)
+    initial = TrainedModel("there", random_params(config), config, text[1])
+    recipe = recipe_of(tmp_path, {"members": MEMBERS}, model={"hidden_size": 64})
+    settings, notes = PretrainingSettings.of(recipes.with_values(recipe, {}).to_dict()), list[str]()
+    model = Pretraining(settings, initial, devices=jax.devices()[:1]).task.setting.model
+    assert model == dataclasses.replace(config, type_vocab_size=6, dropout_rate=0.1)
+    given = settings.architecture
+    assert "type" not in "".join(overridden_settings(given, ["model.type_vocab_size"], initial))
+    with pytest.raises(UserError, match="hidden_size"):
+        overridden_settings(given, ["model.hidden_size"], initial)
+    state = start_from(initial, model, text[1], notes.append)(state_of(random_params(model, seed=1)))
+    tables = (one["encoder"]["embeddings"]["token_type_embeddings"] for one in (state.params, initial.params))
+    grown, two = map(np.asarray, tables)
+    np.testing.assert_array_equal(grown, two[[0, 1, 0, 0, 0, 1]])
+    assert notes[0] == "token types: 6, each with the vector of one of the two of there"
+    three = dataclasses.replace(config, type_vocab_size=3)
+    with pytest.raises(UserError, match="has token types up to 5, and the model tells 3 apart"):
+        Pretraining(settings, dataclasses.replace(initial, config=three), devices=jax.devices()[:1])
 
 
 BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -120,7 +133,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no second segment": (
         {"name": "unilm", "arrangement": "sentences"},
         {},
-        "'sequence to sequence' predicts a second segment, which the arrangement 'sentences' does not have; set config",
+        "objective 'unilm' needs a second segment for the direction 'sequence to sequence', which the arrangement 'sen",
     ),
     "no pairs": (
         {"name": "unilm", "arrangement": "sentences", "direction": "both sides"},

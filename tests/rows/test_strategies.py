@@ -64,6 +64,8 @@ def test_lengths_of_spans_and_ngrams_follow_their_laws() -> None:
     assert abs(lengths.mean() - 3.797) < 4 * lengths.std() / np.sqrt(len(lengths))
     assert chi_square(histogram, PILED) > 100  # the power check
     shares = np.array([6, 3, 2]) / 11
+    drawn = np.bincount(ngrams.Config(shares=(8.0, 1.0, 1.0)).lengths(bits), minlength=4)[1:]
+    np.testing.assert_allclose(drawn / len(bits), (0.8, 0.1, 0.1), atol=0.01)
     histogram = np.bincount(ngrams.Config().lengths(bits), minlength=4)[1:]
     assert abs(chi_square(histogram, shares)) < 5
     assert chi_square(histogram, np.full(3, 1 / 3)) > 100
