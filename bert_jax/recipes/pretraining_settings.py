@@ -119,10 +119,10 @@ class PretrainingSettings(Settings):
     def fills(self, model: ModelConfig) -> bool:
         """Return whether the finished model fills the examples.
 
-        False in a private run, since the words would come from the private text, and for a left-to-right model, which
-        cannot fill a mask.
+        False in a private run, since the words would come from the private text, and for a left-to-right model or a
+        model with a decoder, which cannot fill a mask.
         """
-        return self.examples != () and not self.private and not model.causal
+        return self.examples != () and not self.private and not model.causal and not model.decodes
 
     @functools.cached_property
     def _named_objective(self) -> tuple[ModuleType, Any]:

@@ -1,9 +1,10 @@
 """An encoder and a decoder that reads it, with shared embeddings: MASS (Song et al. 2019), BERT for generation.
 
 The form is MASS's (microsoft/MASS, MASS-summarization, s2s_model.py): learned positions, a layer norm after the sum of
-the embeddings, layers normalised after each residual sum. Encoder and decoder share all embeddings, so a token at a
-position is the same vector in both. With ``word_scale`` "one" and ``lm_head`` "bert" it is the model of Rothe et al.
-2020 (arXiv 1907.12461, section 3), whose encoder, decoder or both begin as a BERT.
+the embeddings, layers normalised after each residual sum. Here encoder and decoder share the embeddings of positions
+and their norm too, so a token at a position is the same vector in both. With ``word_scale`` "one" and ``lm_head``
+"bert" it is the model of Rothe et al. 2020 (arXiv 1907.12461, section 3), whose encoder, decoder or both begin as a
+BERT.
 
 Parameters (of unrolled layers; scanned layers are stacked under ``layers``, in both stacks)::
 
@@ -273,10 +274,10 @@ def begun(encoder: Mapping[str, Any], config: Config) -> tuple[dict[str, Any], s
     return taken, fresh[config.init_parts]
 
 
-# "base" is MASS's (section 4.1 and MASS-summarization, s2s_model.py), "large" as wide as its models of translation.
+# "base" and "middle" are the released models (microsoft/MASS, MASS-summarization, README.md).
 SIZES: dict[str, dict[str, int]] = {
     "base": size_of(6, 768, 12, num_decoder_layers=6),
-    "large": size_of(6, 1024, 8, num_decoder_layers=6),
+    "middle": size_of(6, 1024, 16, num_decoder_layers=6),
     "tiny": size_of(2, 128, 2, num_decoder_layers=2),
     "mini": size_of(4, 256, 4, num_decoder_layers=4),
     "small": size_of(4, 512, 8, num_decoder_layers=4),
