@@ -58,6 +58,11 @@ def fill_mask(model: TextModel, texts: Sequence[str], best: int = 5) -> list[Fil
         )
     if words := model.facts.get("without_class"):
         raise UserError(f"this model is not read at its masks: it {words}; pretrain one with the objective mlm")
+    if config.decodes:
+        raise UserError(
+            "a model with a decoder writes text and cannot fill a [MASK]: its head reads the decoder; leave "
+            "config.examples out"
+        )
     if LM_HEAD.name not in params:
         raise UserError(
             f"this model has no masked-LM head (its parts: {', '.join(params)}), and a fresh one knows no words; take "

@@ -121,9 +121,10 @@ class PretrainingSettings(Settings):
         """Return whether the finished model fills the examples.
 
         False in a private run, since the words would come from the private text, and for a model that cannot fill a
-        mask: a left-to-right model, or a model ``without_class`` (``PretrainingObjective``).
+        mask: a left-to-right model, a model with a decoder, or a model ``without_class`` (``PretrainingObjective``).
         """
-        return self.examples != () and not self.private and not model.causal and not without_class
+        reads = not (model.causal or model.decodes or without_class)
+        return self.examples != () and not self.private and reads
 
     def continues(self, model: ModelConfig) -> bool:
         """Return whether the finished model goes on with the examples: where it reads left to right; see ``fills``."""

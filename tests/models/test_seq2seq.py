@@ -14,10 +14,12 @@ from flax import linen as nn
 from bert_jax.configuration import build
 from bert_jax.errors import UserError
 from bert_jax.models.dropout import RowRng
-from bert_jax.models.encoders import bert, seq2seq
+from bert_jax.models.encoders import albert, bert, distilbert, seq2seq
 from bert_jax.models.model import LM_HEAD, Model
 from bert_jax.models.transformer import stack_layers
+from bert_jax.training.state import overlay
 from tests.models import numpy_seq2seq as by_hand
+from tests.models.helpers import as_jax, random_params, tiny
 
 V = 40
 SMALL = {"vocab_size": V, "hidden_size": 16, "num_layers": 3, "num_heads": 2, "mlp_dim": 24, "max_length": 32}
@@ -282,3 +284,38 @@ def test_bad_values_are_named() -> None:
         seq2seq.Config(**SMALL, num_decoder_layers=0)
     with pytest.raises(UserError, match="rows of 33 positions exceed the model's 32"):
         runner(config := seq2seq.Config(**SMALL))(drawn(config), batch_of((33,), (2,), (1,)))
+
+
+@pytest.mark.parametrize("parts", ["both", "encoder", "decoder"])
+def test_it_begins_as_a_bert(parts: Any) -> None:
+    """Its encoder then computes what the BERT does, segments of 0 included; its decoder has the layers of the BERT."""
+    of_bert = tiny(vocab_size=V, num_layers=3, max_length=24)
+    params = random_params(of_bert)
+    config = seq2seq.fitted(seq2seq.Config(V, init_parts=parts, num_layers=2, num_decoder_layers=1), of_bert)
+    layers = (2 if parts == "decoder" else 3, 1 if parts == "encoder" else 3)
+    assert (config.num_layers, config.num_decoder_layers) == layers
+    taken, says = seq2seq.begun(params["encoder"], config)
+    assert "fresh" in says
+    whole = overlay(taken, as_jax(drawn(config)["encoder"]))
+    for number in range(3 if parts != "encoder" else 0):
+        given, name = params["encoder"][f"layer_{number}"], f"layer_{number}"
+        found = {part: whole["decoder"][name][part] for part in given}
+        jax.tree.map(np.testing.assert_array_equal, found, given)
+    if parts != "decoder":
+        ids = np.random.default_rng(0).integers(1, V, (2, 9))
+        batch = {"input_ids": ids, "attention_mask": ids * 0 + 1, "token_type_ids": ids * 0}
+
+        @jax.jit
+        def both(own: Any, theirs: Any) -> Any:
+            models = ((config, own), (of_bert, theirs))
+            return [Model(one).apply({"params": {"encoder": tree}}, batch)["sequence"] for one, tree in models]
+
+        np.testing.assert_allclose(*both(whole, params["encoder"]), atol=2e-5)
+    embeddings = taken["embeddings"]["word_embeddings"]
+    np.testing.assert_array_equal(embeddings, params["encoder"]["embeddings"]["word_embeddings"])
+
+
+def test_it_begins_as_no_other_encoder() -> None:
+    for other in (albert.Config(V), distilbert.Config(V), bert.Config(V, attention="causal")):
+        with pytest.raises(UserError, match="^an encoder with a decoder begins as a BERT or a RoBERTa, and the model"):
+            seq2seq.fitted(seq2seq.Config(V), other)

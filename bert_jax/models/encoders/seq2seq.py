@@ -1,9 +1,10 @@
 """An encoder and a decoder that reads it, with shared embeddings: MASS (Song et al. 2019), BERT for generation.
 
 The form is MASS's (microsoft/MASS, MASS-summarization, s2s_model.py): learned positions, a layer norm after the sum of
-the embeddings, layers normalised after each residual sum. Encoder and decoder share all embeddings, so a token at a
-position is the same vector in both. With ``word_scale`` "one" and ``lm_head`` "bert" it is the model of Rothe et al.
-2020 (arXiv 1907.12461, section 3), whose encoder, decoder or both begin as a BERT.
+the embeddings, layers normalised after each residual sum. Here encoder and decoder share the embeddings of positions
+and their norm too, so a token at a position is the same vector in both. With ``word_scale`` "one" and ``lm_head``
+"bert" it is the model of Rothe et al. 2020 (arXiv 1907.12461, section 3), whose encoder, decoder or both begin as a
+BERT.
 
 Parameters (of unrolled layers; scanned layers are stacked under ``layers``, in both stacks)::
 
@@ -18,8 +19,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
-from typing import ClassVar, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +30,7 @@ from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.models import heads
 from bert_jax.models.attention import Source
-from bert_jax.models.config import Block, TransformerConfig
+from bert_jax.models.config import Block, ModelConfig, TransformerConfig
 from bert_jax.models.dropout import RowRng, dropout
 from bert_jax.models.encoders import bert
 from bert_jax.models.encoders.bert import Pooler as Pooler
@@ -39,7 +40,7 @@ from bert_jax.models.gradients import look_up, spread
 from bert_jax.models.masks import Queries, Visible
 from bert_jax.models.placement import constrain
 from bert_jax.models.primitives import activation_dtype
-from bert_jax.models.transformer import READS, add_layers, context_of, run_layers
+from bert_jax.models.transformer import READS, UNROLLED, add_layers, context_of, run_layers
 from bert_jax.records import Batch
 
 _MOST_LAYERS = 2**12  # as ``num_layers`` has
@@ -53,6 +54,8 @@ class Config(TransformerConfig):
       word_scale: what embeddings of words are multiplied by before positions are added: "one", or the "root" of
         ``hidden_size``, as MASS does. Initial weights are small (0.02), and without it a word begins with no more
         weight than its position; a BERT has learned without it, so a model that begins as a BERT has "one".
+      init_parts: what begins as the BERT of --init: the "encoder", the "decoder" (without its cross-attention, which a
+        BERT lacks), or "both". The embeddings, which both share, are the BERT's in each case.
       lm_head: what predicts tokens from the decoder's vectors: "tied" a product with the word embeddings alone, as MASS
         has, "bert" the head of a BERT, with a dense layer and a bias.
     """
@@ -62,6 +65,7 @@ class Config(TransformerConfig):
     num_decoder_layers: int = 6  # layers of the decoder
     word_scale: Literal["one", "root"] = "root"
     lm_head: Literal["tied", "bert"] = "tied"
+    init_parts: Literal["both", "encoder", "decoder"] = "both"
     layer_norm_eps: float = 1e-5  # as published
 
     def __post_init__(self) -> None:
@@ -228,10 +232,52 @@ class LmHead(heads.LmHead):
         return {self.logits: constrain(logits, "batch", None, "vocab")}
 
 
-# "base" is MASS's (section 4.1 and MASS-summarization, s2s_model.py), "large" as wide as its models of translation.
+def fitted(config: Config, other: ModelConfig) -> Config:
+    """Return ``config`` with the sizes of the BERT ``other``, so that ``begun`` can take its parameters.
+
+    A stack that ``init_parts`` does not name keeps its number of layers. Raises ``UserError`` if ``other`` is no BERT.
+    """
+    if not isinstance(other, bert.Config) or other.causal or other.embedding_projection or other.shares_layers:
+        raise UserError(
+            f"an encoder with a decoder begins as a BERT or a RoBERTa, and the model of --init is {other.encoder!r}"
+            f"{' and reads from left to right' if other.causal else ''}; take another --init"
+        )
+    parts, names = config.init_parts, ("hidden_size", "num_heads", "mlp_dim", "max_length", "activation")
+    return dataclasses.replace(
+        config,
+        **{name: getattr(other, name) for name in (*names, "layer_norm_eps", "initializer_range")},
+        num_layers=config.num_layers if parts == "decoder" else other.num_layers,
+        num_decoder_layers=config.num_decoder_layers if parts == "encoder" else other.num_layers,
+        word_scale="one",
+        lm_head="bert",
+    )
+
+
+def begun(encoder: Mapping[str, Any], config: Config) -> tuple[dict[str, Any], str]:
+    """Return the parameters that the unrolled parameters ``encoder`` of a BERT give, and what is fresh, in words.
+
+    The BERT's embedding of the first token type is added to its positions: a decoder knows no segments.
+    """
+    tables = dict(encoder["embeddings"])
+    types = tables.pop("token_type_embeddings", None)
+    if types is not None:
+        tables["position_embeddings"] = tables["position_embeddings"] + types[0]
+    layers = {name: tree for name, tree in encoder.items() if name.startswith(UNROLLED)}
+    taken: dict[str, Any] = {"embeddings": tables}
+    taken |= {} if config.init_parts == "decoder" else layers
+    taken |= {} if config.init_parts == "encoder" else {"decoder": layers}
+    fresh = {
+        "both": "the cross-attention of the decoder is fresh",
+        "encoder": "the decoder is fresh, but for the shared embeddings",
+        "decoder": "the encoder, but for the shared embeddings, and the cross-attention of the decoder are fresh",
+    }
+    return taken, fresh[config.init_parts]
+
+
+# "base" and "middle" are the released models (microsoft/MASS, MASS-summarization, README.md).
 SIZES: dict[str, dict[str, int]] = {
     "base": size_of(6, 768, 12, num_decoder_layers=6),
-    "large": size_of(6, 1024, 8, num_decoder_layers=6),
+    "middle": size_of(6, 1024, 16, num_decoder_layers=6),
     "tiny": size_of(2, 128, 2, num_decoder_layers=2),
     "mini": size_of(4, 256, 4, num_decoder_layers=4),
     "small": size_of(4, 512, 8, num_decoder_layers=4),
