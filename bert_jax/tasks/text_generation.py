@@ -132,20 +132,29 @@ class Task(ExampleTask):
         known = [example.get("target") is not None for example in examples]
         whole = tokenizer.encode_batch(texts)
         targets = [np.concatenate([ids[:most], after]) if one else ids for ids, one in zip(whole, known, strict=True)]
-        # What a written target may need: evaluation and predictions leave as much room as training.
-        room = self.setting.max_length - len(before) - len(between) - (0 if self._decodes else most + len(after))
+        room = self._longest_source - len(before) - len(between)
         beginnings = [np.concatenate([before, ids[:room], between]) for ids in sources]
         if cut := sum(len(ids) > room for ids in sources):
             self.notes.append(f"{cut:,} of {len(sources):,} sources are longer than {room} tokens and were cut")
         if cut := sum(len(ids) > most for ids in whole):
             self.notes.append(f"{cut:,} of {len(targets):,} targets are longer than {most} tokens and were cut")
-        arrays = self._of_targets(targets, [len(ids) for ids in beginnings], most + len(after))
+        arrays = self._of_targets(targets, [len(ids) for ids in beginnings], self._longest_target)
         if self._decodes:
             return self.make_rows({"input_ids": beginnings}, arrays)
         rows = [np.concatenate(pair).astype(np.int32) for pair in zip(beginnings, targets, strict=True)]
         first, second = (0, 0) if self.setting.model.causal else token_types(self.setting.model)
         types = [np.repeat([first, second], [len(a), len(b)]) for a, b in zip(beginnings, targets, strict=True)]
         return self.make_rows({"input_ids": rows, "token_type_ids": types}, arrays)
+
+    @property
+    def _longest_source(self) -> int:
+        """The most tokens of a source with its special tokens: a target of any length fits after it."""
+        return self.setting.max_length - (0 if self._decodes else self._longest_target)
+
+    @property
+    def _longest_target(self) -> int:
+        """The most tokens of a target with the token that ends it."""
+        return self.config.max_target_length + len(self.setting.tokenizer.around[1])
 
     @property
     def _decodes(self) -> bool:
@@ -211,8 +220,9 @@ class Task(ExampleTask):
         """Return the outputs of ``forward``, and ``written`` [B, T] int32: the tokens of the texts that are written."""
         known = {**variables.params, **variables.frozen}
         params = {name: known[name] for name in ("encoder", LM_HEAD.name) if name in known}  # a tied head has none
-        in_source = jnp.arange(batch["input_ids"].shape[1])[None] < batch["source_lengths"][:, None]
-        prompt = {"input_ids": batch["input_ids"], "attention_mask": in_source.astype(jnp.int32)}
+        ids = batch["input_ids"][:, : self._longest_source]
+        in_source = jnp.arange(ids.shape[1])[None] < batch["source_lengths"][:, None]
+        prompt = {"input_ids": ids, "attention_mask": in_source.astype(jnp.int32)}
         found = self._search({"params": params}, jnp.int32(0), prompt, batch["example_ids"])
         ids, length = found.ids[:, 0], found.lengths[:, :1]
         texts = jnp.where(jnp.arange(ids.shape[1])[None] < length, ids, -1)
