@@ -39,9 +39,8 @@ class Tokenizer:
         self._engine = engine
         self.vocab = engine.vocab  # [V] pieces by id
         self.lowercase = engine.lowercase  # whether text is converted to lower case
-        self.role_ids = engine.role_ids  # role, of ``settings.ROLES`` or END -> id; a GPT lacks roles
+        self.role_ids = ids = engine.role_ids  # role, of ``settings.ROLES`` or END -> id; a GPT lacks roles
         self.special_ids = engine.special_ids
-        ids = self.role_ids
         # A GPT pads with its end token. Padding is known by the mask, and not by its id.
         self.pad_id = next((ids[role] for role in ("pad", END, "unk") if role in ids), 0)
         self.unk_id = ids.get("unk", -1)  # -1: any text has pieces, as in GPT-2
@@ -279,9 +278,8 @@ class Tokenizer:
 
         A model of sentencepiece becomes a ``tokenizer.json``: see ``sentencepiece_engine._convert``.
         """
-        names = {name for role, name in BERT_NAMES.items() if role in self.role_ids}
-        special = names | {self.vocab[i] for i in self.special_ids}
-        own = special | {self.vocab[i] for i in self._engine.added_ids}
+        own = {BERT_NAMES.get(role, self.vocab[i]) for role, i in self.role_ids.items()}
+        own |= {self.vocab[i] for i in self.special_ids} | {self.vocab[i] for i in self._engine.added_ids}
         new = [token for token in tokens if token["content"] not in own]
         if not new:
             return self

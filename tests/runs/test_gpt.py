@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,8 @@ from safetensors.numpy import load_file
 import bert_jax
 from bert_jax.cli.main import run
 from bert_jax.recipes import recipes
+from bert_jax.tasks import tagging
+from bert_jax.text.tokenizer import of_json
 from tests import toy
 from tests.interchange.numpy_gpt import gpt_outputs
 from tests.models.golden_gpt import loss_of
@@ -39,13 +44,23 @@ def recipe(folder: Path, kind: str, **changes: Any) -> dict[str, Any]:
     return config | changes
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, str]]:
+    """Return kind -> the workdir of a run of two steps, and what the run said."""
+    found = {}
+    with toy.one_device():
+        for kind in FORMS:
+            folder, said = tmp_path_factory.mktemp(kind), io.StringIO()
+            path = toy.write_recipe(folder / "recipe.json", recipe(folder, kind))
+            with contextlib.redirect_stderr(said):
+                assert run(["pretrain", f"--config={path}", f"--workdir={folder / 'run'}"]) == 0
+            found[kind] = folder / "run", said.getvalue()
+    return found
+
+
 @pytest.mark.parametrize("kind", FORMS)
-def test_a_run_trains_exports_and_goes_on(
-    tmp_path: Path, kind: str, one_device: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, path = tmp_path / "run", toy.write_recipe(tmp_path / "recipe.json", recipe(tmp_path, kind))
-    assert run(["pretrain", f"--config={path}", f"--workdir={first}"]) == 0
-    said = capsys.readouterr().err
+def test_a_run_exports_what_its_model_computes(trained: dict[str, tuple[Path, str]], kind: str) -> None:
+    first, said = trained[kind]
     name = {"gpt2": "GPT2LMHeadModel", "gpt": "OpenAIGPTLMHeadModel"}[kind]
     assert f"exported to {first}/hugging_face: {name}, " in said
     vocab = FORMS[kind][0]()["model"]["vocab"]
@@ -69,21 +84,28 @@ def test_a_run_trains_exports_and_goes_on(
     table = next(array for key, array in tensors.items() if key.endswith(("wte.weight", "tokens_embed.weight")))
     np.testing.assert_allclose(logits, vectors @ table.T, atol=1e-5)
 
+
+@pytest.mark.parametrize("kind", ["gpt2", pytest.param("gpt", marks=pytest.mark.heavy)])
+def test_an_export_is_gone_on_from(
+    tmp_path: Path, trained: Any, kind: str, one_device: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = trained[kind][0]
     on = toy.write_recipe(tmp_path / "on.json", recipe(tmp_path, kind, model={}, vocab={}))
-    assert run(["pretrain", f"--config={on}", f"--init={out}", f"--workdir={tmp_path / 'on'}"]) == 0
+    init = f"--init={first / 'hugging_face'}"
+    assert run(["pretrain", f"--config={on}", init, f"--workdir={tmp_path / 'on'}"]) == 0
     assert "fresh" not in capsys.readouterr().err
     before, after = (jax.tree.leaves(bert_jax.load(str(f)).params) for f in (first, tmp_path / "on"))
     assert all(x.shape == y.shape for x, y in zip(before, after, strict=True))
 
 
-@pytest.mark.parametrize(("task", "exported"), [("classification", False), ("tagging", True)])
+@pytest.mark.parametrize(
+    ("task", "exported"), [("classification", False), pytest.param("tagging", True, marks=pytest.mark.heavy)]
+)
 def test_fine_tuned_from_a_model_and_its_published_tokenizer(
-    tmp_path: Path, task: str, exported: bool, one_device: None, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, trained: Any, task: str, exported: bool, one_device: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A text ends with the end token, whose vector is classified. Transformers has a class for tags alone."""
-    settings = recipe(tmp_path, "gpt2")
-    path, first = toy.write_recipe(tmp_path / "recipe.json", settings), tmp_path / "run"
-    assert run(["pretrain", f"--config={path}", f"--workdir={first}"]) == 0
+    first = trained["gpt2"][0]
     data, workdir = tmp_path / "data", tmp_path / "tuned"
     data.mkdir()
     toy_tasks.write_toy(data, task, train=16, dev=8)
@@ -129,6 +151,21 @@ def test_what_does_not_fit_is_one_line_before_text_is_read(
     lines = capsys.readouterr().err.splitlines()
     assert [line for line in lines if line.startswith("error: ")] == [line for line in lines if said in line]
     assert not (tmp_path / "run" / "corpus").exists()
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_words_to_tag_stand_before_the_end_token(kind: str) -> None:
+    """The first piece of each word has its number; nothing stands before the first word."""
+    tokenizer = of_json(FORMS[kind][0]())
+    setting = toy_tasks.make_task("tagging", {"train": toy_tasks.examples("tagging", 1)}).setting
+    example = {"id": "0", "words": ["the", "cat", "Hello"], "tags": ["O"] * 3}
+    setting = dataclasses.replace(setting, splits={"train": (example,)}, tokenizer=tokenizer, max_length=32)
+    rows = tagging.Task(tagging.Config(metrics="accuracy"), setting).rows["train"].sequences
+    pieces = [tokenizer.encode_batch([tokenizer.joiner + word])[0].tolist() for word in example["words"]]
+    after = list(tokenizer.around[1])
+    assert rows["input_ids"].tolist() == [*sum(pieces, []), *after]
+    firsts = [[number, *[0] * (len(ids) - 1)] for number, ids in enumerate(pieces, 1)]
+    assert rows["word_ids"].tolist() == [*sum(firsts, []), *[0] * len(after)]
 
 
 def test_pairs_and_masks_of_a_gpt_are_refused(
