@@ -14,10 +14,10 @@ from bert_jax.errors import UserError
 from bert_jax.features.text_model import TextModel
 from bert_jax.generation.search import Search, Tokens
 from bert_jax.generation.settings import Settings
-from bert_jax.generation.steppers import LeftToRight, MaskAtEnd, Stepper, memory_bytes
+from bert_jax.generation.steppers import Decoder, LeftToRight, MaskAtEnd, Stepper, memory_bytes
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.model import LM_HEAD, Model, shapes_of
-from bert_jax.parts import catalogue
+from bert_jax.objectives.base import LEFT_TO_RIGHT, MASK_AT_END
 from bert_jax.program import size
 from bert_jax.rows.example_rows import EncodedRows, padded_length
 from bert_jax.text.settings import END
@@ -108,14 +108,14 @@ def stepper_of(config: ModelConfig, facts: Mapping[str, Any], tokenizer: Tokeniz
     """Return the way in which a model writes. Raises ``UserError`` if it cannot write.
 
     Args:
-      facts: the facts of a checkpoint; their "objective" names the objective, whose ``writes`` says "mask" if the model
-        predicts a [MASK] at the end.
+      facts: the facts of a checkpoint, whose "writes" has the ways that the objectives of its training name.
     """
-    if config.causal:
+    ways = facts.get("writes") or ()
+    if config.decodes:
+        return Decoder(config, tokenizer.need("cls", "a decoder"))
+    if config.causal or LEFT_TO_RIGHT in ways:
         return LeftToRight(config)
-    name = (facts.get("objective") or {}).get("name")
-    objective = catalogue.find("objectives", name, having="Objective").Objective if name else None
-    if getattr(objective, "writes", "") == "mask":
+    if MASK_AT_END in ways:
         return MaskAtEnd(config, tokenizer.mask_id)
     raise UserError(
         f"this model ({config.encoder}) reads both sides of a token and cannot write; models of the recipes {RECIPES} "
@@ -147,7 +147,9 @@ def encode_prompts(
             raise UserError(f"{where} is empty ({text[:60]!r}); give the text that the model goes on with")
         encoded.append(np.array([*before, *ids, *after], np.int32))
         length = len(encoded[-1])
-        if length + new > most:
+        if isinstance(stepper, Decoder) and new >= most:
+            raise UserError(f"max_new_tokens is {new}; the decoder has {most} positions: give at most {most - 1}")
+        if length + (0 if isinstance(stepper, Decoder) else new) > most:
             too_long = f"{where} has {length} tokens" + f", and max_new_tokens is {new}" * (length < most)
             advice = f"give at most {most - length} max_new_tokens" if length < most else "shorten it"
             raise UserError(f"{too_long}; the model has {most} positions: {advice}: {text[:60]!r}")
@@ -157,7 +159,7 @@ def encode_prompts(
 def _room(stepper: Stepper) -> int:
     """Return the most tokens of a padded prompt."""
     most: int = stepper.config.max_length  # type: ignore[attr-defined]
-    return most if isinstance(stepper, LeftToRight) else most - 1  # a [MASK] follows
+    return most - 1 if isinstance(stepper, MaskAtEnd) else most  # a [MASK] follows
 
 
 def _keeping(config: ModelConfig) -> ModelConfig:

@@ -50,6 +50,8 @@ from bert_jax.task import Losses, RowSource, SingleTask, Variables, measure_term
 from bert_jax.task import Term as Term
 from bert_jax.text.tokenizer import Tokenizer
 
+LEFT_TO_RIGHT, MASK_AT_END = "left to right", "mask at the end"
+
 
 class PretrainingObjective(SingleTask, abc.ABC):
     """A ``bert_jax.task.Task`` made of heads (parts) and loss terms, which each subclass chooses in its own file.
@@ -62,6 +64,8 @@ class PretrainingObjective(SingleTask, abc.ABC):
       arrangement: the default of ``config.objective.arrangement``.
       reads: the text from which a token is predicted: "both sides", or "what came before". The model has the attention
         for it, whatever a model of --init has read.
+      writes: how a model that has learned this writes (``generation.steppers``): ``LEFT_TO_RIGHT``, ``MASK_AT_END``, or
+        "" if it does not; the facts of a run keep it.
       derived: the names of the features that ``inputs`` adds to a batch.
       titles: metric, such as "sop_loss" -> its title in the report, besides the base class's titles (``titles_of``).
       whole_batches: whether what ``inputs`` or a head computes of a row depends on other rows. If so, both see the
@@ -71,6 +75,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
     parts: tuple[Part | EncoderPart, ...]
     arrangement: ClassVar[str] = "sentence_pairs"
     reads: ClassVar[Literal["both sides", "what came before"]] = "both sides"
+    writes: str = ""
     derived: ClassVar[tuple[str, ...]] = ()
     titles: ClassVar[Mapping[str, str]] = MLM_TITLES
 

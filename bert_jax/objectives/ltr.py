@@ -35,6 +35,7 @@ class Objective(base.PretrainingObjective):
 
     parts = (LM_HEAD,)
     reads = "what came before"
+    writes = base.LEFT_TO_RIGHT
     derived = ("masked_positions", "next_token_labels", "next_token_weights")
     titles: ClassVar[Mapping[str, str]] = {"lm_loss": "Next-token loss, nats", "lm_accuracy": "Next-token accuracy"}
 
