@@ -79,7 +79,8 @@ def generate(
     width = _room(stepper)
     mesh = make_mesh(MeshConfig(), jax.local_devices())  # without the devices of other processes, which do not run this
     longest = padded_length(max(map(len, encoded)), width)
-    _check_memory(config, min(batch_size, len(encoded)) * settings.rows, longest + settings.max_new_tokens)
+    of_device = -(-min(batch_size, len(encoded)) // len(jax.local_devices()))  # prompts
+    _check_memory(config, of_device * settings.rows, longest + settings.max_new_tokens)
     rows = EncodedRows.of({"input_ids": encoded}, {"numbers": np.arange(len(encoded), dtype=np.int32)})
     run = Search(stepper, dataclasses.replace(settings, seed=0), tokens_of(tokenizer))
     forward = Forward(functools.partial(_run, run), mesh, batch_size)
@@ -192,10 +193,9 @@ def _params(config: ModelConfig, params: Mapping[str, Any]) -> dict[str, Any]:
 def _check_memory(config: ModelConfig, rows: int, slots: int) -> None:
     """Raise ``UserError`` if the keys and values of ``rows`` texts do not fit into a device."""
     needed, there = memory_bytes(config, rows, slots), device_bytes(jax.local_devices()[0])
-    share = needed / len(jax.local_devices())
-    if there is not None and share > there:
+    if there is not None and needed > there:
         raise UserError(
-            f"{rows:,} texts of {slots:,} tokens keep {size(share)} of keys and values on each device, which has "
+            f"{rows:,} texts of {slots:,} tokens keep {size(needed)} of keys and values on a device, which has "
             f"{size(there)}; give a smaller batch_size, fewer beams or results, or fewer max_new_tokens"
         )
 
