@@ -75,7 +75,7 @@ def recipe(text: Path, objective: str, packing: str, length: int) -> dict[str, A
     return toy.recipe(
         text,
         objective={"name": objective, "packing": packing, "short_row_probability": 0.2},
-        model={"max_length": length},
+        model={"max_length": length, **toy.MODELS.get(objective, {})},
         phases={"phase1": {"num_steps": STEPS, "batch_size": 8, "max_length": length}},
         training={"log_every_steps": 1, "eval_every_steps": 10, "micro_batches": 2, "loggers": ()},
         export=False,

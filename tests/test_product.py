@@ -17,6 +17,7 @@ from bert_jax.parts import catalogue
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.task import Variables
 from bert_jax.training.mesh import unbox
+from tests import toy
 from tests.objectives.texts import Text, make_text
 
 LENGTH, ROWS = 32, 4
@@ -105,7 +106,8 @@ def test_every_objective_takes_an_arrangement_or_says_which(text: Text, objectiv
     refused = []
     for arrangement in ARRANGEMENTS:
         try:
-            make(text, objective, "bert", packing="packed", arrangement=arrangement)
+            encoder = toy.MODELS.get(objective, {}).get("encoder", "bert")
+            make(text, objective, encoder, packing="packed", arrangement=arrangement)
         except UserError as error:
             refused.append(str(error))
     assert len(refused) < len(ARRANGEMENTS)

@@ -75,6 +75,10 @@ def recipe(text: Path, **changes: Any) -> dict[str, Any]:
     return config
 
 
+# Settings of the model that an objective needs; all others take BERT's.
+MODELS: dict[str, dict[str, Any]] = {"mass": {"encoder": "seq2seq", "num_decoder_layers": 1}}
+
+
 def write_recipe(path: Path, config: dict[str, Any]) -> Path:
     """As a ``.json`` recipe for ``--config``."""
     path.write_text(json.dumps(config))

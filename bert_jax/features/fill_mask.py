@@ -56,6 +56,11 @@ def fill_mask(model: TextModel, texts: Sequence[str], best: int = 5) -> list[Fil
         raise UserError(
             "a left-to-right model predicts what follows a text and cannot fill a [MASK]; leave config.examples out"
         )
+    if config.decodes:
+        raise UserError(
+            "a model with a decoder writes text and cannot fill a [MASK]: its head reads the decoder; leave "
+            "config.examples out"
+        )
     if LM_HEAD.name not in params:
         raise UserError(
             f"this model has no masked-LM head (its parts: {', '.join(params)}), and a fresh one knows no words; take "

@@ -89,8 +89,9 @@ def start_from(
 ) -> Callable[[TrainState], TrainState]:
     """Return a function that takes a fresh train state and returns one with the parameters of ``initial``.
 
-    If the vocabulary differs, see ``with_vocabulary_rows``. Heads that the fresh state lacks or has in another shape
-    are left out. A note lists the parts that are left out and the parts that stay fresh.
+    If the vocabulary differs, see ``with_vocabulary_rows``. If the encoder differs, ``begun`` of the new encoder's file
+    gives its parameters. Heads that the fresh state lacks or has in another shape are left out. A note lists the parts
+    that are left out and the parts that stay fresh.
 
     Args:
       note: called with each line for the user.
@@ -98,7 +99,9 @@ def start_from(
         shapes fit.
       others: parts that are left out as well.
     """
-    params = dict(initial.params)
+    params, says = dict(initial.params), ""
+    if model.encoder != initial.config.encoder and hasattr(file := encoder_file(model.encoder), "begun"):
+        params["encoder"], says = file.begun(params["encoder"], model)
     if tokenizer.vocab != initial.tokenizer.vocab or model.vocab_size != initial.config.vocab_size:
         params, added = with_vocabulary_rows(params, initial.tokenizer, tokenizer)
         note(f"vocabulary: {added:,} new pieces, each at the mean of its old sub-pieces")
@@ -115,7 +118,7 @@ def start_from(
         left_out = [part for part in params if part not in fitting]
         lists = {"begun as its head of pretraining": begun, "fresh": fresh, "left out": left_out}
         changes = "".join(f"; {what}: {', '.join(names)}" for what, names in lists.items() if names)
-        note(f"starting from {initial.source}{changes}")
+        note(f"starting from {initial.source}{changes}{says and f'; {says}'}")
         return dataclasses.replace(state, params=overlay(fitting, state.params), step=jax.numpy.zeros_like(state.step))
 
     return start

@@ -120,10 +120,10 @@ class PretrainingSettings(Settings):
     def fills(self, model: ModelConfig) -> bool:
         """Return whether the finished model fills the examples.
 
-        False in a private run, since the words would come from the private text, and for a left-to-right model, which
-        cannot fill a mask.
+        False in a private run, since the words would come from the private text, and for a left-to-right model or a
+        model with a decoder, which cannot fill a mask.
         """
-        return self.examples != () and not self.private and not model.causal
+        return self.examples != () and not self.private and not model.causal and not model.decodes
 
     def continues(self, model: ModelConfig) -> bool:
         """Return whether the finished model goes on with the examples: where it reads left to right; see ``fills``."""

@@ -17,7 +17,7 @@ from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.heads import DEFAULT_POOLING
 from bert_jax.models.kernels import choice as kernels
-from bert_jax.models.model import config_facts, fresh_params
+from bert_jax.models.model import config_facts, encoder_file, fresh_params
 from bert_jax.recipes.architecture import Architecture
 from bert_jax.records import BatchSpec
 from bert_jax.rows.phases import Phase
@@ -33,16 +33,26 @@ def choose_model(architecture: Architecture, vocabulary_size: int, initial: Trai
     """Return the run's model config.
 
     Without ``initial`` it is the architecture of the recipe. With ``initial`` it is the config of that model, except
-    for ``vocab_size`` and the open fields (``_OPEN``) that the recipe sets.
+    for ``vocab_size`` and the open fields (``_OPEN``) that the recipe sets. An encoder whose file has ``fitted`` takes
+    parameters of other encoders too: then it is the architecture of the recipe with the sizes of ``initial``.
     """
     if initial is None:
         return architecture.with_vocabulary(vocabulary_size)
+    if (fitted := _fitted(architecture, initial)) is not None:
+        return dataclasses.replace(fitted, vocab_size=vocabulary_size)
     known = {field.name for field in dataclasses.fields(initial.config)}
     names = [
         name for name in (*_OPEN, *architecture.config.rotary_bases) if name in architecture.given and name in known
     ]
     chosen = {name: getattr(architecture.config, name) for name in names}
     return dataclasses.replace(initial.config, **chosen, vocab_size=vocabulary_size)
+
+
+def _fitted(architecture: Architecture, initial: TrainedModel) -> ModelConfig | None:
+    """Return the recipe's config with the sizes of ``initial``, whose encoder is another; None if there is no such."""
+    encoder = architecture.config.encoder
+    fit = getattr(encoder_file(encoder), "fitted", None)
+    return None if fit is None or encoder == initial.config.encoder else fit(architecture.config, initial.config)
 
 
 def of_phase(model: ModelConfig, phase: Phase) -> ModelConfig:
@@ -97,7 +107,8 @@ def overridden_settings(architecture: Architecture, typed: Collection[str], init
     Raises:
       UserError: a setting that was given on the command line differs from ``initial``.
     """
-    held, bases = config_facts(initial.config) | {"vocab_size": initial.tokenizer.size}, initial.config.rotary_bases
+    config = _fitted(architecture, initial) or initial.config
+    held, bases = config_facts(config) | {"vocab_size": initial.tokenizer.size}, config.rotary_bases
     differing = {
         name: f"{name} {held[name]}"
         for name, value in ({"encoder": architecture.config.encoder} | architecture.given).items()

@@ -17,7 +17,9 @@ from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.models.encoders import modernbert
 from bert_jax.models.model import fresh_params
 from bert_jax.models.transformer import stack_layers
+from bert_jax.recipes.architecture import Architecture
 from bert_jax.records import SPECIAL_TOKENS
+from bert_jax.runs.model_choice import choose_model, overridden_settings
 from bert_jax.text.tokenizer import wordpiece
 from bert_jax.training.state import TrainState
 from tests.models.helpers import as_jax, random_params, tiny
@@ -113,6 +115,32 @@ def test_missing_parts_start_fresh_and_the_rest_is_taken_over() -> None:
     jax.tree.map(np.testing.assert_array_equal, state.params, expected)
     assert int(state.step) == 0
     assert notes == ["starting from there; fresh: mlm_head, nsp_head, pooler"]
+
+
+@pytest.mark.parametrize("layers", ["unrolled", "scanned"])
+def test_a_decoder_begins_as_a_bert_without_cross_attention(layers: str) -> None:
+    """The architecture is the recipe's with the sizes of the BERT, whose head predicts what the decoder writes."""
+    keys = {"encoder": "seq2seq", "layers": layers, "dropout_rate": 0.2}
+    initial, notes = TrainedModel("there", PARAMS, CONFIG, OLD), list[str]()
+    architecture = Architecture.of(keys, 100)
+    config = choose_model(architecture, OLD.size, initial)
+    assert (config.encoder, config.vocab_size, config.num_layers, config.dropout_rate) == ("seq2seq", OLD.size, 2, 0.2)
+    assert overridden_settings(architecture, ["model.encoder"], initial) == []
+    wide = Architecture.of({**keys, "hidden_size": 64, "num_heads": 4}, 100)
+    with pytest.raises(UserError, match="--config.model.hidden_size=64 contradicts --init=there, whose model has hidd"):
+        overridden_settings(wide, ["model.hidden_size"], initial)
+    fresh = jax.tree.map(np.asarray, fresh_params(config))
+    state = start_from(initial, config, OLD, notes.append)(state_of({n: fresh[n] for n in ("encoder", "mlm_head")}))
+    assert notes == ["starting from there; left out: nsp_head, pooler; the cross-attention of the decoder is fresh"]
+    jax.tree.map(np.testing.assert_array_equal, state.params["mlm_head"], PARAMS["mlm_head"])
+    taken = stack_layers(PARAMS) if layers == "scanned" else PARAMS
+    for name in ("layers",) if layers == "scanned" else ("layer_0", "layer_1"):
+        given = taken["encoder"][name]
+        found, decoder = state.params["encoder"][name], state.params["encoder"]["decoder"][name]
+        jax.tree.map(np.testing.assert_array_equal, found, given)
+        jax.tree.map(np.testing.assert_array_equal, {part: decoder[part] for part in given}, given)
+        crossed = fresh["encoder"]["decoder"][name]["cross_attention"]
+        jax.tree.map(np.testing.assert_array_equal, decoder["cross_attention"], crossed)
 
 
 def test_scanned_layers_and_a_larger_vocabulary_together() -> None:
