@@ -155,7 +155,7 @@ class Decoder:
     def start(self, variables: Variables, prompt: Prompt, slots: int) -> tuple[jax.Array, State]:
         source = prompt["attention_mask"]
         first, _ = self.history(prompt)
-        ids = jnp.pad(jnp.ones_like(first), ((0, 0), (0, slots - source.shape[1])))
+        ids = jnp.pad(jnp.ones_like(first), ((0, 0), (0, slots - source.shape[1] - 1)))
         batch = _features(prompt["input_ids"], source, jnp.zeros_like(first[:, 0]))
         batch |= {"decoder_input_ids": first, "decoder_position_ids": jnp.zeros_like(first), "memory_ids": ids}
         outputs, memory = _model(self.config).apply(variables, batch, mutable=["memory"])

@@ -69,7 +69,7 @@ def written(model: Any, text: np.ndarray, **options: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_same_tokens(models: Any, name: str) -> None:
-    """Four prompts of unlike lengths in one batch of ours, one at a time in theirs; tokens that they write end texts."""
+    """Prompts of unlike lengths in one batch of ours, one at a time in theirs; tokens that they write end texts."""
     model, config, params = models
     settings = Settings(max_new_tokens=NEW, **SETTINGS[name])
     texts = prompts(config.vocab_size, [1, 4, 7, 10])
