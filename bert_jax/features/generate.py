@@ -14,10 +14,9 @@ from bert_jax.errors import UserError
 from bert_jax.features.text_model import TextModel
 from bert_jax.generation.search import Search, tokens_of
 from bert_jax.generation.settings import Settings
-from bert_jax.generation.steppers import LeftToRight, Stepper, keeping, memory_bytes, stepper_of
+from bert_jax.generation.steppers import Decoder, LeftToRight, MaskAtEnd, Stepper, keeping, memory_bytes, stepper_of
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import LM_HEAD, Model, shapes_of
-from bert_jax.parts import catalogue
 from bert_jax.program import size
 from bert_jax.rows.example_rows import EncodedRows, padded_length
 from bert_jax.text.tokenizer import Tokenizer
@@ -78,7 +77,8 @@ def generate(
     width = _room(stepper)
     mesh = make_mesh(MeshConfig(), jax.local_devices())  # without the devices of other processes, which do not run this
     longest = padded_length(max(map(len, encoded)), width)
-    _check_memory(config, min(batch_size, len(encoded)) * settings.rows, longest + settings.max_new_tokens)
+    of_device = -(-min(batch_size, len(encoded)) // len(jax.local_devices()))  # prompts
+    _check_memory(config, of_device * settings.rows, longest + settings.max_new_tokens)
     rows = EncodedRows.of({"input_ids": encoded}, {"numbers": np.arange(len(encoded), dtype=np.int32)})
     run = Search(stepper, dataclasses.replace(settings, seed=0), tokens_of(tokenizer))
     forward = Forward(functools.partial(_run, run), mesh, batch_size)
@@ -100,17 +100,10 @@ def stepper_of_trained(config: ModelConfig, facts: Mapping[str, Any], tokenizer:
     """Return the way in which a trained model writes. Raises ``UserError`` if it cannot write.
 
     Args:
-      facts: the facts of a checkpoint, which name the objective or the task that it learned; ``writes`` of that class
-        says "mask" if the model predicts a [MASK] at the end.
+      facts: the facts of a checkpoint, whose "writes" has the ways that the objectives of its training name.
     """
-    learned = [
-        catalogue.find(package, name, having=having)
-        for key, package, having in (("objective", "objectives", "Objective"), ("task", "tasks", "Task"))
-        if (name := (facts.get(key) or {}).get("name"))
-    ]
-    classes = [getattr(one, "Objective", None) or one.Task for one in learned]
-    if config.causal or config.decodes or any(getattr(one, "writes", "") == "mask" for one in classes):
-        return stepper_of(config, tokenizer)
+    if stepper := stepper_of(config, tokenizer, facts.get("writes") or ()):
+        return stepper
     raise UserError(
         f"this model ({config.encoder}) reads both sides of a token and cannot write; models of the recipes {RECIPES} "
         "write, and models of a recipe with --config.objective.name=ltr"
@@ -141,7 +134,9 @@ def encode_prompts(
             raise UserError(f"{where} is empty ({text[:60]!r}); give the text that the model goes on with")
         encoded.append(np.array([*before, *ids, *after], np.int32))
         length = len(encoded[-1])
-        if length + new > most:
+        if isinstance(stepper, Decoder) and new >= most:
+            raise UserError(f"max_new_tokens is {new}; the decoder has {most} positions: give at most {most - 1}")
+        if length + (0 if isinstance(stepper, Decoder) else new) > most:
             too_long = f"{where} has {length} tokens" + f", and max_new_tokens is {new}" * (length < most)
             advice = f"give at most {most - length} max_new_tokens" if length < most else "shorten it"
             raise UserError(f"{too_long}; the model has {most} positions: {advice}: {text[:60]!r}")
@@ -151,7 +146,7 @@ def encode_prompts(
 def _room(stepper: Stepper) -> int:
     """Return the most tokens of a padded prompt."""
     most: int = stepper.config.max_length  # type: ignore[attr-defined]
-    return most if isinstance(stepper, LeftToRight) else most - 1  # a [MASK] follows
+    return most - 1 if isinstance(stepper, MaskAtEnd) else most  # a [MASK] follows
 
 
 def missing_head(config: ModelConfig, params: Mapping[str, Any]) -> str:
@@ -177,10 +172,9 @@ def _params(config: ModelConfig, params: Mapping[str, Any]) -> dict[str, Any]:
 def _check_memory(config: ModelConfig, rows: int, slots: int) -> None:
     """Raise ``UserError`` if the keys and values of ``rows`` texts do not fit into a device."""
     needed, there = memory_bytes(config, rows, slots), device_bytes(jax.local_devices()[0])
-    share = needed / len(jax.local_devices())
-    if there is not None and share > there:
+    if there is not None and needed > there:
         raise UserError(
-            f"{rows:,} texts of {slots:,} tokens keep {size(share)} of keys and values on each device, which has "
+            f"{rows:,} texts of {slots:,} tokens keep {size(needed)} of keys and values on a device, which has "
             f"{size(there)}; give a smaller batch_size, fewer beams or results, or fewer max_new_tokens"
         )
 

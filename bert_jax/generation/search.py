@@ -196,6 +196,7 @@ class Search:
         before, begin = self.stepper.history(prompt)
         if not self.settings.no_repeat_ngram:
             before, begin = before[:, :0], jnp.zeros_like(begin)
+        before = jnp.where(jnp.arange(before.shape[1])[None] < begin[:, None], before, self.tokens.pad)
         room = jnp.full((len(before), self.settings.max_new_tokens), self.tokens.pad, jnp.int32)
         text = _Text(jnp.concatenate([before.astype(jnp.int32), room], axis=1), begin, jnp.array(0, jnp.int32))
         return text.of(jnp.repeat(jnp.arange(len(before)), self.settings.rows))

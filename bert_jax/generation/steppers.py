@@ -7,7 +7,7 @@ so that a step computes new tokens alone. Steppers are functions of jax: they ru
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -19,6 +19,7 @@ from bert_jax.models.primitives import activation_dtype
 from bert_jax.text.tokenizer import Tokenizer
 
 Prompt = Mapping[str, jax.Array]  # input_ids and attention_mask, [B, P], padded at the right
+LEFT_TO_RIGHT, MASK_AT_END = "left to right", "mask at the end"  # what a model of both sides may have learned
 UNILM_TYPES = (4, 5)  # of a source and of its target (Dong et al. 2019, section 2.3)
 Variables = Mapping[str, Any]  # "params" of the encoder and the head
 
@@ -32,6 +33,7 @@ class State(NamedTuple):
       positions: [B, S] int32, the position of the token in each slot.
       slot: [] int32, the slot of the next token. It is the same in all rows: a short prompt leaves slots empty.
       length: [B] int32, the number of tokens of each row, which is the position of the next token.
+      source: [B, L], the attention mask of the text that a decoder reads; None if there is no decoder.
     """
 
     memory: Any
@@ -39,6 +41,7 @@ class State(NamedTuple):
     positions: jax.Array
     slot: jax.Array
     length: jax.Array
+    source: jax.Array | None = None
 
     def written(self, count: int) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Return ids and positions of the slots, [B, S], with ``count`` new tokens, and their positions [B, count]."""
@@ -71,7 +74,8 @@ class Stepper(Protocol):
 def reorder(state: State, rows: jax.Array) -> State:
     """Return the state whose row i is row ``rows[i]`` of ``state``; rows may repeat."""
     memory = jax.tree.map(lambda x: jnp.take(x, rows, axis=x.ndim - 4), state.memory)
-    return State(memory, state.ids[rows], state.positions[rows], state.slot, state.length[rows])
+    source = None if state.source is None else state.source[rows]
+    return State(memory, state.ids[rows], state.positions[rows], state.slot, state.length[rows], source)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +114,7 @@ class MaskAtEnd:
 
     config: ModelConfig
     mask: int
-    types: tuple[int, int] = (0, 1)
+    types: tuple[int, int] = (4, 5)  # as ``objectives.unilm``
 
     def history(self, prompt: Prompt) -> tuple[jax.Array, jax.Array]:
         ids = prompt["input_ids"]
@@ -136,6 +140,42 @@ class MaskAtEnd:
         return _next(self.config, variables, pair, jnp.full_like(pair, self.types[1]), state)
 
 
+@dataclasses.dataclass(frozen=True)
+class Decoder:
+    """Writes with a decoder that reads the prompt, a source, by cross-attention (Vaswani et al. 2017, section 3.1).
+
+    Attributes:
+      begin: the id of the token that the decoder reads first, at position 0.
+    """
+
+    config: ModelConfig
+    begin: int
+
+    def history(self, prompt: Prompt) -> tuple[jax.Array, jax.Array]:
+        first = jnp.full_like(prompt["input_ids"][:, :1], self.begin)
+        return first, jnp.ones(len(first), jnp.int32)
+
+    def start(self, variables: Variables, prompt: Prompt, slots: int) -> tuple[jax.Array, State]:
+        source = prompt["attention_mask"]
+        first, _ = self.history(prompt)
+        ids = jnp.pad(jnp.ones_like(first), ((0, 0), (0, slots - source.shape[1] - 1)))
+        batch = _features(prompt["input_ids"], source, jnp.zeros_like(first[:, 0]))
+        batch |= {"decoder_input_ids": first, "decoder_position_ids": jnp.zeros_like(first), "memory_ids": ids}
+        outputs, memory = _model(self.config).apply(variables, batch, mutable=["memory"])
+        one = jnp.array(1, jnp.int32)
+        return _logits(outputs), State(memory, ids, jnp.zeros_like(ids), one, jnp.ones_like(first[:, 0]), source)
+
+    def step(self, variables: Variables, ids: jax.Array, state: State) -> tuple[jax.Array, State]:
+        assert state.source is not None, "a decoder has a source"
+        kept, positions, places = state.written(1)
+        batch = _features(jnp.zeros_like(state.source), state.source, jnp.zeros_like(ids))
+        batch |= {"decoder_input_ids": ids[:, None], "decoder_position_ids": places}
+        batch |= {"memory_ids": kept, "memory_positions": positions, "memory_slot": state.slot}
+        outputs, memory = _model(self.config).apply({**variables, **state.memory}, batch, mutable=["memory"])
+        after = State(memory, kept, positions, state.slot + 1, state.length + 1, state.source)
+        return _logits(outputs), after
+
+
 def keeping(config: ModelConfig) -> ModelConfig:
     """Return the config whose layers can keep keys and values: layers that share parameters do so if scanned."""
     if isinstance(config, TransformerConfig) and config.shares_layers:
@@ -143,15 +183,22 @@ def keeping(config: ModelConfig) -> ModelConfig:
     return config
 
 
-def stepper_of(config: ModelConfig, tokenizer: Tokenizer) -> Stepper:
-    """Return the way in which a model writes; a model that reads both sides has learned to predict a [MASK] at the end.
+def stepper_of(config: ModelConfig, tokenizer: Tokenizer, ways: Collection[str] = ()) -> Stepper | None:
+    """Return the way in which a model writes; None if it does not.
 
-    Raises ``UserError`` if the model reads both sides, and the tokenizer has no [MASK].
+    Args:
+      ways: what a model that reads both sides has learned besides: ``LEFT_TO_RIGHT``, ``MASK_AT_END``.
+
+    Raises ``UserError`` if the tokenizer lacks a token that the way needs.
     """
-    if config.causal:
+    if config.decodes:
+        return Decoder(config, tokenizer.need("cls", "a decoder"))
+    if config.causal or LEFT_TO_RIGHT in ways:
         return LeftToRight(config)
-    mask = tokenizer.need("mask", "a model that reads both sides, and writes by [MASK],")
-    return MaskAtEnd(config, mask, token_types(config))
+    if MASK_AT_END in ways:
+        mask = tokenizer.need("mask", "a model that reads both sides, and writes by [MASK],")
+        return MaskAtEnd(config, mask, token_types(config))
+    return None
 
 
 def token_types(config: ModelConfig) -> tuple[int, int]:
@@ -161,8 +208,11 @@ def token_types(config: ModelConfig) -> tuple[int, int]:
 
 
 def memory_bytes(config: ModelConfig, rows: int, slots: int) -> int:
-    """Return the bytes of the keys and values that a model's layers keep for rows of ``slots`` tokens."""
-    layers = config.num_layers if isinstance(config, TransformerConfig) else 0
+    """Return the bytes of the keys and values that a model's layers keep for rows of ``slots`` tokens.
+
+    The slots of a model with a decoder are the tokens of source and target, and the layers of the decoder keep both.
+    """
+    layers = getattr(config, "num_decoder_layers", config.num_layers) if isinstance(config, TransformerConfig) else 0
     return 2 * layers * rows * slots * config.hidden_size * jnp.dtype(activation_dtype(config)).itemsize
 
 

@@ -62,6 +62,8 @@ class PretrainingObjective(SingleTask, abc.ABC):
       arrangement: the default of ``config.objective.arrangement``.
       reads: the text from which a token is predicted: "both sides", or "what came before". The model has the attention
         for it, whatever a model of --init has read.
+      writes: how a model that has learned this writes (``generation.steppers``): LEFT_TO_RIGHT, MASK_AT_END, or
+        "" if it does not; the facts of a run keep it.
       derived: the names of the features that ``inputs`` adds to a batch.
       without_class: what a model of this objective does that no class of transformers does, as "it ..." goes on; "" if
         there is a class.
@@ -73,6 +75,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
     parts: tuple[Part | EncoderPart, ...]
     arrangement: ClassVar[str] = "sentence_pairs"
     reads: ClassVar[Literal["both sides", "what came before"]] = "both sides"
+    writes: str = ""
     derived: tuple[str, ...] = ()
     without_class: ClassVar[str] = ""
     titles: ClassVar[Mapping[str, str]] = MLM_TITLES

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.generation.steppers import MASK_AT_END
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import LM_HEAD, encoder_file
 from bert_jax.objectives import base, mlm_nsp
@@ -61,6 +62,7 @@ class Objective(base.PretrainingObjective):
         both = config.direction == "both sides"
         self.parts = mlm_nsp.Objective.parts if both else (LM_HEAD,)
         self.derived = () if both else ("order_ids", "token_type_ids")
+        self.writes = MASK_AT_END if config.direction == "sequence to sequence" else ""
         super().__init__(config, setting)
         for rows in self._rows.values():
             if config.direction == "sequence to sequence" and rows.arranger.special_tokens < _SEGMENTS:

@@ -306,6 +306,7 @@ class Finetuning(Prepared):
             "bilstm_layers": self.settings.bilstm_layers,
             "data": dataclasses.asdict(keys.data),
             **({"parts": _kept(part.name for part in task.model.parts)} if taught else {}),
+            **({"writes": [task.writes]} if task.writes else {}),
         }
 
     def fill(self, opened: Opened, note: Note) -> None:

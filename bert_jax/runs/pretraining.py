@@ -281,6 +281,7 @@ class Pretraining(Prepared):
         model, every = opened.model, [part.name for part in task.parts]
         parts = [name for name in every if name != distillation.PROJECTION]
         phases = self.experiment.phases.phases
+        writes = sorted({one.writes for one in tasks_of(task).values()} - {""})
         module = self.settings.objective_of(phases[-1]).module  # its name may be a user's file that imports the class
         replaced = sorted({key for phase in phases for key in phase.model})
         models = {p.kind: {key: getattr(task.of(p.kind).setting.model, key) for key in replaced} for p in phases}
@@ -296,6 +297,7 @@ class Pretraining(Prepared):
             **({"without_class": task.without_class} if task.without_class else {}),
             "objective": {"name": catalogue.name_of(module.__name__), **dataclasses.asdict(task.config)},
             **({"encoders": beside} if beside else {}),
+            **({"writes": writes} if writes else {}),
             # the heads of other phases, and what only a teacher needed, are left out of the model
             **({"parts": parts} if isinstance(task, SeveralObjectives) or parts != every else {}),
         }
@@ -373,9 +375,6 @@ def _with_frozen(tree: dict[str, Any], task: Task) -> dict[str, Any]:
     return named("", tree) | ({"frozen": others} if others else {})
 
 
-_MASKED = "A sentence of your text with a [MASK]."
-
-
 def finish(
     settings: PretrainingSettings, model: ModelConfig, facts: Mapping[str, Any], corpus: Mixture, observer: Observer
 ) -> None:
@@ -403,6 +402,6 @@ def finish(
     where = f"report {report}" + (f", model {exported}" if exported else "")
     observer.note(f"done{chosen}: {where}, metrics {workdir / 'metrics.jsonl'}")
     if head:
-        verb, usual = ("generate", "The beginning of a text") if model.causal else ("fill-mask", _MASKED)
-        example = quoted(filled[0]) if filled else f'"{usual}"'
+        verb, of = ("generate", "The beginning") if model.causal else ("fill-mask", "A sentence with a [MASK]")
+        example = quoted(filled[0]) if filled else f'"{of} of your text."'
         observer.note(f"next: {program()} {verb} --workdir={shlex.quote(observer.workdir)} {example}")

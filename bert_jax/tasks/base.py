@@ -94,6 +94,7 @@ class ExampleTask(SingleTask, abc.ABC):
       titles: metric -> its title in the report, besides the base class's titles; "" if it is not drawn (``titles_of``).
       reads_one_vector: whether the last head is one dense layer, ``dense``, on one vector of a text: a probe learns it.
       whole_batches: whether a row's loss depends on the other rows of its batch, so that micro-batches would change it.
+      writes: how a model of both sides that has learned this writes (``generation.steppers``); "" if it does not.
       packs: whether examples may share a row: heads and terms then read features and outputs [B, K, ...] for [B, ...].
     """
 
@@ -108,6 +109,7 @@ class ExampleTask(SingleTask, abc.ABC):
     titles: ClassVar[Mapping[str, str]] = {"loss": "Loss"}
     reads_one_vector = False
     whole_batches: bool = False
+    writes: ClassVar[str] = ""
     packs: ClassVar[bool] = False
     dtype: str
     lessons: Lessons | None = None  # what is learned from the teacher, if there is one

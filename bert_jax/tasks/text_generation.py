@@ -25,7 +25,7 @@ from bert_jax.errors import UserError, few
 from bert_jax.examples.columns import Roles
 from bert_jax.generation.search import Search, tokens_of
 from bert_jax.generation.settings import Settings
-from bert_jax.generation.steppers import keeping, stepper_of, token_types
+from bert_jax.generation.steppers import MASK_AT_END, keeping, stepper_of, token_types
 from bert_jax.losses.cross_entropy import prediction
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.model import LM_HEAD, Part
@@ -86,7 +86,7 @@ class Task(ExampleTask):
     """The task of writing texts. Its loss is the mean cross-entropy of the predicted tokens of targets."""
 
     roles = Roles(("text",), ("target",))
-    writes = "mask"  # a model that reads both sides writes by a [MASK] at the end
+    writes = MASK_AT_END  # as a model that reads both sides learns to
     answer, main_metric = "target", "rouge_l"
     titles: ClassVar[Mapping[str, str]] = {"loss": "Loss", "accuracy": "Accuracy of predicted tokens", **TITLES}
     gathered_outputs = ("written",)
@@ -105,7 +105,9 @@ class Task(ExampleTask):
                 f"{config.max_target_length}; at least {_MOST_SPECIAL + 1} tokens more are needed for the source"
             )
         model = keeping(setting.model)
-        self.stepper = stepper_of(model, setting.tokenizer)
+        stepper = stepper_of(model, setting.tokenizer, (self.writes,))
+        assert stepper is not None
+        self.stepper = stepper
         self._search = Search(self.stepper, config.writes, tokens_of(setting.tokenizer))
         super().__init__(config, setting)
 
@@ -174,7 +176,7 @@ class Task(ExampleTask):
             places[row, : len(ids)] = first + np.arange(len(ids))
         arrays = {"masked_labels": labels, "target_weights": weights, "masked_positions": places}
         if self._decodes:
-            first_read = np.full((len(targets), 1), self.stepper.first, np.int32)  # type: ignore[attr-defined]
+            first_read = np.full((len(targets), 1), self.stepper.begin, np.int32)  # type: ignore[attr-defined]
             read = np.concatenate([first_read, labels[:, :-1]], axis=1)
             arrays |= {"decoder_input_ids": read, "decoder_sequence_ids": (weights > 0).astype(np.int32)}
         return arrays | {"source_lengths": np.array(starts, np.int32)}

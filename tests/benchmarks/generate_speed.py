@@ -3,8 +3,8 @@
     PYTHONPATH=. .venv-parity/bin/python -m tests.benchmarks.generate_speed
 
 The GPT-2 has 4 layers of 256 and 50,257 pieces. Both libraries keep keys and values, read the same prompts of 32
-tokens, write 64 tokens greedily without an end token, and use all cores. Runs alternate; the best of five counts, after
-a run that compiles. The tokens are compared too.
+tokens, write 64 tokens without an end token, and use all cores. Runs alternate; the best of five counts, after one that
+compiles. The tokens are compared too.
 """
 
 from __future__ import annotations

@@ -142,7 +142,9 @@ def test_a_model_that_cannot_write(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"this model has no mlm_head \(its parts: encoder\)"):
         headless.generate(["a"])
     monkeypatch.setattr(generating, "device_bytes", lambda device: 1000.0)
-    with pytest.raises(UserError, match=r"4 texts of 18 tokens keep 18.*B of keys and values on each device"):
+    with pytest.raises(
+        UserError, match=r"4 texts of 18 tokens keep 18.* of keys and values on a device, which has 1000 B"
+    ):
         whole.generate(["a"], method="beam", max_new_tokens=2)
 
 

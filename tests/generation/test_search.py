@@ -66,6 +66,8 @@ def test_no_pair_occurs_twice() -> None:
     logits[:, 0] = 1
     found = run(logits, [[0, 0], [1, 2, 0], [3]], max_new_tokens=3, no_repeat_ngram=2)
     assert found.ids[:, 0].tolist() == [[1, 0, 2], [0, 1, 0], [0, 0, 1]]
+    ended = run(logits, [[0, 0], [1]], (1,), pad=2, max_new_tokens=3, no_repeat_ngram=2)
+    assert ended.ids[:, 0].tolist() == [[1, 2, 2], [0, 0, 1]]
     assert run(logits, [[0], [2, 0]], max_new_tokens=2, no_repeat_ngram=1).ids[:, 0].tolist() == [[1, 2], [1, 3]]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -10,10 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.generation.steppers import LeftToRight, MaskAtEnd, Stepper, memory_bytes, reorder
-from bert_jax.models.encoders import albert, bert, gpt2, modernbert
-from bert_jax.models.model import LM_HEAD, Model
-from tests.models.helpers import random_params
+from bert_jax.generation.steppers import Decoder, LeftToRight, MaskAtEnd, Stepper, memory_bytes, reorder
+from bert_jax.models.encoders import albert, bert, gpt2, modernbert, seq2seq
+from bert_jax.models.model import LM_HEAD, Model, shapes_of
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "mlp_dim": 24, "max_length": 32}
 DOUBLE: dict[str, Any] = {**SIZES, "dtype": "float64"}
@@ -26,13 +25,20 @@ STEPPERS: dict[str, Stepper] = {
         modernbert.Config(**{**DOUBLE, "num_layers": 4}, local_attention=6, layers="scanned")
     ),
     "albert": LeftToRight(albert.Config(**DOUBLE, embedding_size=8, attention="causal", layers="scanned")),
-    "a mask at the end": MaskAtEnd(bert.Config(**DOUBLE), MASK),
+    "a mask at the end": MaskAtEnd(bert.Config(**DOUBLE, type_vocab_size=6), MASK),
+    "a decoder": Decoder(seq2seq.Config(**DOUBLE, num_decoder_layers=3), MASK),
+    "a scanned decoder": Decoder(seq2seq.Config(**DOUBLE, num_decoder_layers=3, layers="scanned"), MASK),
 }
 
 
+@functools.cache
 def params_of(config: Any) -> dict[str, Any]:
-    drawn = random_params(dataclasses.replace(config, dtype="float32"))
-    return {name: drawn[name] for name in ("encoder", "mlm_head") if name in drawn}
+    """Every parameter of encoder and head from N(0, 0.2), layer-norm gains around 1."""
+    _, shapes = shapes_of(Model(config, (LM_HEAD,)), ("masked_positions",))
+    rng = np.random.default_rng(0)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: rng.normal(0.0, 0.2, leaf.shape) + (path[-1].key == "scale"), shapes
+    )
 
 
 def prompts_of(lengths: np.ndarray) -> dict[str, jax.Array]:
@@ -43,6 +49,8 @@ def prompts_of(lengths: np.ndarray) -> dict[str, jax.Array]:
 
 def one_pass(stepper: Any, texts: list[tuple[np.ndarray, int]]) -> np.ndarray:
     """The logits of each new token, [texts, n + 1, V], from whole texts: (tokens, length of the prompt) each."""
+    if isinstance(stepper, Decoder):
+        return decoded(stepper, texts)
     longest, writes_left = max(len(tokens) for tokens, _ in texts) + 1, isinstance(stepper, LeftToRight)
     rows: dict[str, list[np.ndarray]] = {}
     for tokens, length in texts:
@@ -50,7 +58,7 @@ def one_pass(stepper: Any, texts: list[tuple[np.ndarray, int]]) -> np.ndarray:
             ids = np.append(tokens[:stop], [] if writes_left else [MASK]).astype(int)
             order = np.arange(len(ids)) if writes_left else np.maximum(np.arange(len(ids)) - length + 1, 0)
             features = {"input_ids": ids, "order_ids": order, "attention_mask": np.ones_like(ids)}
-            features["token_type_ids"] = (order > 0) & (not writes_left)
+            features["token_type_ids"] = np.where(writes_left, 0, 4 + (order > 0))
             for name, x in features.items():
                 rows.setdefault(name, []).append(np.pad(x, (0, longest - len(ids))))
             rows.setdefault("masked_positions", []).append(np.array([len(ids) - 1]))
@@ -60,6 +68,20 @@ def one_pass(stepper: Any, texts: list[tuple[np.ndarray, int]]) -> np.ndarray:
     run = jax.jit(Model(stepper.config, (LM_HEAD,)).apply)
     logits = run({"params": params_of(stepper.config)}, batch)["mlm_logits"]
     return np.asarray(logits).reshape(len(texts), NEW + 1, -1)
+
+
+def decoded(stepper: Decoder, texts: list[tuple[np.ndarray, int]]) -> np.ndarray:
+    """The logits of each new token, [texts, n + 1, V], of a decoder that reads all new tokens at once."""
+    width = max(length for _, length in texts)
+    rows = {
+        "input_ids": [np.pad(tokens[:length], (0, width - length)) for tokens, length in texts],
+        "attention_mask": [np.arange(width) < length for _, length in texts],
+        "decoder_input_ids": [np.append(MASK, tokens[length:]) for tokens, length in texts],
+        "masked_positions": [np.arange(NEW + 1)] * len(texts),
+    }
+    batch = {name: jnp.asarray(np.stack(x), jnp.int32) for name, x in rows.items()}
+    run = jax.jit(Model(stepper.config, (LM_HEAD,)).apply)
+    return np.asarray(run({"params": params_of(stepper.config)}, batch)["mlm_logits"])
 
 
 @pytest.mark.parametrize("name", STEPPERS)
@@ -82,4 +104,4 @@ def test_token_by_token_equals_whole_texts(name: str) -> None:
         texts = [(np.append(ids[row, :length], new[row]), length) for row, length in enumerate(lengths)]
         np.testing.assert_allclose(np.swapaxes(found, 0, 1), one_pass(stepper, texts), atol=1e-12)
     kept = sum(x.nbytes for x in jax.tree.leaves(state.memory))
-    assert kept == memory_bytes(stepper.config, len(lengths), SLOTS)
+    assert kept == memory_bytes(stepper.config, len(lengths), SLOTS)  # a padded prompt of 8, and new tokens

@@ -38,7 +38,9 @@ def table(seed: int, size: int = V) -> np.ndarray:
     return np.random.default_rng(seed).normal(0, 1.5, (size, size)).astype(np.float32)
 
 
-def run(logits: np.ndarray, prompts: list[list[int]], ends: tuple[int, ...] = (), **settings: Any) -> Found:
+def run(
+    logits: np.ndarray, prompts: list[list[int]], ends: tuple[int, ...] = (), pad: int = 0, **settings: Any
+) -> Found:
     """Return what the table writes after prompts, all in one batch; ``numbers`` are their places in the list."""
     width = max(map(len, prompts))
     batch = {
@@ -47,7 +49,7 @@ def run(logits: np.ndarray, prompts: list[list[int]], ends: tuple[int, ...] = ()
     }
     numbers = settings.pop("numbers", range(len(prompts)))
     chosen = Settings(**settings)
-    search = Search(Table(), dataclasses.replace(chosen, seed=0), Tokens(len(logits), 0, ends))
+    search = Search(Table(), dataclasses.replace(chosen, seed=0), Tokens(len(logits), pad, ends))
     return jax.device_get(
         _jitted(search, jnp.asarray(logits), jnp.int32(chosen.seed), batch, jnp.array(numbers, jnp.int32))
     )  # type: ignore[no-any-return]
