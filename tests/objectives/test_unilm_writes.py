@@ -20,8 +20,8 @@ from tests.models.helpers import random_params
 
 PAD, CLS, SEP, MASK = 0, 2, 3, 4
 LETTERS = np.arange(5, 15)
-LONGEST = 5  # letters of a source, and of its target
-LENGTH = 2 * LONGEST + 3
+LONGEST = 4  # the most letters of a source; its target has each of them twice
+LENGTH = 3 * LONGEST + 3
 SIZES = {"vocab_size": 15, "hidden_size": 64, "num_layers": 2, "num_heads": 4, "mlp_dim": 128, "max_length": 16}
 QUIET = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0, "type_vocab_size": 6}
 CONFIG = bert.Config(**SIZES, **QUIET)
@@ -102,26 +102,27 @@ def test_a_step_gives_what_the_whole_row_gives() -> None:
 def pairs(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return sources [n, LONGEST + 2] with [CLS] and [SEP], their lengths [n], and rows [n, LENGTH] with targets.
 
-    A target has the letters of its source in reverse.
+    A target has the letters of its source in reverse, each twice. So a model that sees both sides of a masked letter
+    need not read the source: the other of the two stands beside the mask.
     """
     numbers = rng.integers(2, LONGEST + 1, count)
     sources, rows = np.zeros((count, LONGEST + 2), int), np.zeros((count, LENGTH), int)
     for i, number in enumerate(numbers):
         letters = rng.choice(LETTERS, number)
         sources[i, : number + 2] = [CLS, *letters, SEP]
-        rows[i, : 2 * number + 3] = [CLS, *letters, SEP, *letters[::-1], SEP]
+        rows[i, : 3 * number + 3] = [CLS, *letters, SEP, *np.repeat(letters[::-1], 2), SEP]
     return sources, numbers + 2, rows
 
 
 def batches(rng: np.random.Generator, size: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yield masked rows: one token of each target, its last [SEP] included, or two; 80/10/10."""
+    """Yield rows in which one token of each target is masked, which may be its last [SEP]; 80/10/10."""
     places = np.arange(LENGTH)[None]
     while True:
         _, lengths, rows = pairs(rng, size)
         real = rows > 0
         target = real & (places >= lengths[:, None])
-        picked = lengths[:, None] + rng.integers(0, lengths[:, None] - 1, (size, 2))  # [n, 2]
-        chosen = target & (places[..., None] == picked[:, None]).any(axis=-1)
+        picked = lengths + rng.integers(0, 2 * lengths - 3)
+        chosen = places == picked[:, None]
         fate = rng.random(rows.shape)
         seen = np.where(fate < 0.8, MASK, np.where(fate < 0.9, rng.choice(LETTERS, rows.shape), rows))
         yield {
@@ -156,7 +157,7 @@ def trained(direction: Any, steps: int) -> tuple[Any, float]:
         return optax.apply_updates(params, update), state, value
 
     state, losses = optimizer.init(params), []
-    for batch, _ in zip(batches(np.random.default_rng(1), 64), range(steps), strict=False):
+    for batch, _ in zip(batches(np.random.default_rng(1), 128), range(steps), strict=False):
         params, state, value = step(params, state, batch)
         losses.append(value)
     return params, float(np.mean(losses[-steps // 10 :]))
@@ -166,13 +167,14 @@ def exact_matches(params: Any, types: tuple[int, int]) -> float:
     """Return the share of 200 targets, [SEP] included, that are written without a mistake."""
     sources, lengths, rows = pairs(np.random.default_rng(2), 200)
     writer = Writer(CONFIG, params, types)
-    writer.start(sources, lengths, LONGEST + 1)
+    most = 2 * LONGEST + 1
+    writer.start(sources, lengths, most)
     last, written = np.zeros(len(rows), int), []
-    for _ in range(LONGEST + 1):
+    for _ in range(most):
         last = writer.step(last).argmax(axis=1)
         written.append(last)
     found = np.stack(written, axis=1)
-    targets = [row[n : 2 * n - 1] for row, n in zip(rows, lengths, strict=True)]
+    targets = [row[n : 3 * n - 3] for row, n in zip(rows, lengths, strict=True)]
     return float(
         np.mean([np.array_equal(one[: len(target)], target) for one, target in zip(found, targets, strict=True)])
     )
@@ -180,11 +182,11 @@ def exact_matches(params: Any, types: tuple[int, int]) -> float:
 
 @pytest.mark.heavy
 def test_reversing_is_learned_from_a_source_and_not_from_both_sides() -> None:
-    """With both sides the rows are learned too, but the model has always seen where they end."""
-    params, loss = trained("sequence to sequence", 3000)
-    control, of_control = trained("both sides", 3000)
+    """With both sides the masked tokens are learned too, but from what will not be there when the model writes."""
+    params, loss = trained("sequence to sequence", 2000)
+    control, of_control = trained("both sides", 2000)
     found, others = exact_matches(params, (4, 5)), exact_matches(control, (0, 1))
     print(f"sequence to sequence: loss {loss:.4f}, exact {found:.3f}; both sides: {of_control:.4f}, {others:.3f}")
     assert loss < 0.1 > of_control
     assert found > 0.95
-    assert others < 0.1
+    assert others < 0.05

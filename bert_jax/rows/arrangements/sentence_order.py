@@ -19,7 +19,7 @@ from bert_jax.rows.interfaces import Field, Ints
 class Arrangement(sentence_pairs.Arrangement):
     """Makes ALBERT's pairs. In a plan, ``is_random`` is true if the two segments are not in the order of the text."""
 
-    random_share: float = 0.0  # as published
+    random_share: float = 0.0  # share of the pairs of several sentences whose B comes from another document
 
     label = "sentence_order"
     fields: ClassVar[dict[str, Field]] = sentence_pairs.fields_of(label)
