@@ -150,7 +150,8 @@ def test_logits_loss_and_gradients_are_those_of_torch(kind: str) -> None:
         params, wanted = tree_of(stored, "params"), tree_of(stored, "gradients")
         loss, logits = stored["loss"], stored["logits"]
     batch, config = batch_of(), config_of(kind)
-    (found, mine), gradients = jax.value_and_grad(lambda p: loss_of(config, p, batch), has_aux=True)(params)
+    grad = jax.jit(jax.value_and_grad(lambda p: loss_of(config, p, batch), has_aux=True))
+    (found, mine), gradients = grad(params)
     real = batch["attention_mask"] > 0
     assert float(found) == pytest.approx(float(loss), rel=2e-5)
     np.testing.assert_allclose(np.asarray(mine)[real], logits[real], atol=2e-5, rtol=2e-5)
