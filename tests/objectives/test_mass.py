@@ -11,8 +11,9 @@ import pytest
 from bert_jax.configuration import build
 from bert_jax.errors import UserError
 from bert_jax.models.encoders import bert, seq2seq
-from bert_jax.objectives import mass
+from bert_jax.objectives import mass, mlm
 from bert_jax.objectives.base import Setting
+from bert_jax.objectives.several import SeveralObjectives
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.task import Variables
 from bert_jax.training import mesh as meshes
@@ -206,6 +207,18 @@ def test_the_decoder_is_in_the_count_of_products(made: Made) -> None:
 def test_the_baseline_with_context_beats_the_one_without(text: Text) -> None:
     figures = make(text).baselines("phase1", 20)
     assert 0 < figures["trigram_cross_entropy"] < 0.7 * figures["unigram_cross_entropy"]
+
+
+def test_a_phase_without_a_decoder_goes_before(text: Text) -> None:
+    """Masked language modelling trains the encoder; the decoder of the next phase is there from the start."""
+    task = make(text)
+    first = mlm.Objective(
+        mlm.Config(arrangement="sentences"), task.setting._replace(max_lengths={"phase0": LENGTH})
+    ).with_text(*text)
+    both = SeveralObjectives([first, task], {name: {"": (name, 1.0)} for name in ("phase0", "phase1")})
+    params, alone = (jax.eval_shape(one.init, jax.random.key(0)).params for one in (both, task))
+    assert jax.tree.structure(params) == jax.tree.structure(alone)
+    assert "decoder" not in jax.eval_shape(first.init, jax.random.key(0)).params["encoder"]
 
 
 @pytest.mark.heavy
