@@ -26,7 +26,7 @@ from bert_jax.text.words import NO_SPACES, unspaced
 T = TypeVar("T")
 NUMBER = 4  # of held-out sentences that are filled, or gone on with
 LENGTHS = 8, 16  # tokens of a sentence that is filled
-CONTINUED = 12, 40  # tokens of a sentence that is gone on with, whose first half is the prompt
+CONTINUED = 8, 40  # tokens of a sentence that is gone on with, whose first half is the prompt
 NEW = 24  # tokens that follow a prompt
 _TRIED = 64  # sentences at the most, for each that is taken
 SHORT = 4  # letters; a word with fewer is masked only if there is no other: most are "the" and "of"

@@ -41,6 +41,16 @@ def test_left_to_right_stays_but_for_an_objective_that_reads_both_sides(
     described = json.loads((first / "hugging_face" / "config.json").read_text())
     assert (described["architectures"], described["is_decoder"]) == (["BertLMHeadModel"], True)
 
+    examples = json.loads((first / "examples.json").read_text())
+    assert examples
+    for example in examples:  # a held-out sentence in two halves, and what the model writes after the first
+        assert [*example] == ["text", "continuation", "answer"]
+        assert f"{example['text']} {example['answer']}" in (tmp_path / "text.txt").read_text()
+    said = capsys.readouterr().err
+    assert "the model goes on with held-out text:" in said
+    assert f"generate --workdir={first} '{examples[0]['text']}'" in said
+    assert "Going on with a text" in (first / "report.html").read_text()
+
     for model in map(bert_jax.load, (str(first), str(first / "hugging_face"))):
         rows = [model.tokenizer.encode(f"the cat sees {word}").input_ids[:5] for word in ("the", "a")]
         batch = {"input_ids": jnp.array(rows), "attention_mask": jnp.ones((2, 5), jnp.int32)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ import pytest
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.models.dropout import RowRng
+from bert_jax.models.encoders import seq2seq
 from bert_jax.recipes import recipes
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.tasks.metrics.generated import generated_metrics, of_each
+from bert_jax.tasks.text_generation import Task
 from tests.tasks import toy_tasks
 
 EXAMPLES = [
@@ -28,6 +31,14 @@ def made(**config: Any) -> Any:
     model = {"attention": config.pop("attention", "bidirectional"), "type_vocab_size": config.pop("types", 2)}
     config = {"max_target_length": 8, **config}
     return toy_tasks.make_task("text_generation", {"train": EXAMPLES, "dev": EXAMPLES}, 24, config, **model)
+
+
+def decoding(**config: Any) -> Any:
+    """The task on an encoder with a decoder."""
+    task = made(**config)
+    sizes = {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "mlp_dim": 64, "max_length": 32}
+    model = seq2seq.Config(task.setting.tokenizer.size, **sizes, num_decoder_layers=1)
+    return Task(task.config, dataclasses.replace(task.setting, model=model))
 
 
 def rows_of(task: Any, split: str = "train") -> dict[str, np.ndarray]:
@@ -79,10 +90,23 @@ def test_masks_are_a_share_of_the_target_alone_and_are_drawn_anew() -> None:
     assert np.array_equal(order, np.maximum(np.arange(16) - rows["source_lengths"][0] + 1, 0))
 
 
-@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
-def test_a_target_does_not_change_what_is_written(attention: str) -> None:
+def test_a_decoder_reads_the_target_behind_its_first_token() -> None:
+    task = decoding()
+    rows, tokenizer = rows_of(task), task.setting.tokenizer
+    for row, example in enumerate(EXAMPLES):
+        source, target = (tokenizer.encode_batch([example[role]])[0].tolist() for role in ("text", "target"))
+        whole = [tokenizer.cls_id, *source, tokenizer.sep_id]
+        assert rows["input_ids"][row, : len(whole)].tolist() == whole
+        real = rows["decoder_sequence_ids"][row] > 0
+        assert rows["decoder_input_ids"][row][real].tolist() == [tokenizer.cls_id, *target]
+        assert rows["masked_labels"][row][real].tolist() == [*target, tokenizer.sep_id]
+        assert rows["masked_positions"][row][real].tolist() == list(range(len(target) + 1))
+
+
+@pytest.mark.parametrize("way", ["causal", "bidirectional", "decoder"])
+def test_a_target_does_not_change_what_is_written(way: str) -> None:
     """Only the source is read: other targets, and none, give the same text."""
-    task = made(attention=attention)
+    task = decoding() if way == "decoder" else made(attention=way)
     variables = jax.jit(task.init)(jax.random.key(3))
     rows = rows_of(task)
     others = task.encode("dev", [{"id": e["id"], "text": e["text"]} for e in EXAMPLES]).take(np.arange(2), 16)
