@@ -14,12 +14,15 @@ import pytest
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.models.dropout import RowRng
-from bert_jax.models.encoders import seq2seq
+from bert_jax.models.encoders import gpt2, seq2seq
 from bert_jax.recipes import recipes
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
+from bert_jax.tasks.base import Setting
 from bert_jax.tasks.metrics.generated import generated_metrics, of_each
-from bert_jax.tasks.text_generation import Task
+from bert_jax.tasks.text_generation import Config, Task
+from bert_jax.text.tokenizer import load
 from tests.tasks import toy_tasks
+from tests.text import gpt_files
 
 EXAMPLES = [
     {"id": "a", "text": "the film was seen", "target": "seen by many people in town"},
@@ -101,6 +104,25 @@ def test_a_decoder_reads_the_target_behind_its_first_token() -> None:
         assert rows["decoder_input_ids"][row][real].tolist() == [tokenizer.cls_id, *target]
         assert rows["masked_labels"][row][real].tolist() == [*target, tokenizer.sep_id]
         assert rows["masked_positions"][row][real].tolist() == list(range(len(target) + 1))
+
+
+def test_a_gpt_goes_on_after_its_end_token(tmp_path: Path) -> None:
+    """Its tokenizer has neither [CLS] nor [SEP]; GPT-1's has no token that ends a text, and is refused."""
+    config, splits = Config(max_target_length=8), {"train": tuple(EXAMPLES)}
+    for name, files in (("GPT2Tokenizer", gpt_files.gpt2_files()), ("OpenAIGPTTokenizer", gpt_files.gpt_files())):
+        (tmp_path / name).mkdir()
+        tokenizer = load(str(gpt_files.write(tmp_path / name, files, tokenizer_class=name)))
+        model = gpt2.Config(tokenizer.size, 32, 1, 2, 64, max_length=64)
+        setting = Setting(splits, tokenizer, model, (), 64, 2)
+        if name == "OpenAIGPTTokenizer":
+            with pytest.raises(UserError, match="the tokenizer has no token that ends a text"):
+                Task(config, setting)
+            continue
+        rows, [end] = Task(config, setting).rows["train"].take(np.arange(2), 64), tokenizer.around[1]
+        source, target = (tokenizer.encode_batch([EXAMPLES[1][role]])[0].tolist() for role in ("text", "target"))
+        whole = [*source, end, *target[:8], end]
+        assert rows["input_ids"][1, : len(whole)].tolist() == whole
+        assert rows["masked_positions"][1, 0] == len(source)
 
 
 @pytest.mark.parametrize("way", ["causal", "bidirectional", "decoder"])
