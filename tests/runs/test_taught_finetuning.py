@@ -77,7 +77,7 @@ def losses(task: Any) -> dict[str, float]:
     terms = jax.jit(lambda variables: task.loss(variables, batch, None).terms)
     shapes, rng = meshes.unbox(jax.eval_shape(task.init, jax.random.key(0))), np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: rng.normal(0, 0.1, leaf.shape).astype(leaf.dtype), shapes.params)
-    variables = Variables(params, task.given.arrays if shapes.frozen else {})
+    variables = Variables(params, task.lessons.frozen)
     return {name: float(one.value / one.count) for name, one in terms(variables).items()}
 
 

@@ -25,15 +25,16 @@ from tests import toy
 TIMED = ("time", "tokens_per_second", "step_seconds", "mfu", "input_wait_seconds")
 HEARTBEAT_SECONDS = 5
 FAULTY = """
-import runpy, sys
+import sys
+from MODULE import run
 if "--process_id=NUMBER" in sys.argv:
     FAULT
-runpy.run_module("MODULE", run_name="__main__")
+sys.exit(run())
 """
 
 
-def faulty(fault: str, number: int = 1, module: str = "bert_jax") -> tuple[str, str]:
-    """Return a program in place of ``-m MODULE``, of which one process runs ``fault`` first."""
+def faulty(fault: str, number: int = 1, module: str = "bert_jax.cli.main") -> tuple[str, str]:
+    """Return a program that calls ``run`` of ``module``, of which one process runs ``fault`` first."""
     return "-c", FAULTY.replace("NUMBER", str(number)).replace("    FAULT", fault).replace("MODULE", module)
 
 

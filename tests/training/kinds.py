@@ -224,6 +224,11 @@ def main(argv: Sequence[str]) -> int:
     return commands.in_processes(arguments, lambda: train(arguments.workdir, **changes))
 
 
+def run() -> int:
+    """Run ``main`` as a command is run: errors and signals end it as they end a command; return the exit code."""
+    commands._dispatch = main
+    return commands.run()
+
+
 if __name__ == "__main__":
-    commands._dispatch = main  # errors and signals end it as they end a command
-    sys.exit(commands.run())
+    sys.exit(run())
