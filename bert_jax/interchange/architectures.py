@@ -109,12 +109,19 @@ def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> 
         return HeadClass(_pretraining_class(family, family.pretrained if parts is None else parts))
     is_own = catalogue.is_own(task["name"])  # its file may be gone; transformers has no class for its head
     exported_as = None if is_own else catalogue.find("tasks", task["name"], having="Task").Task.exported_as
-    ending, problem_type = exported_as or ("Model", None)  # the encoder alone
+    if exported_as is None or exported_as[0] not in family.classes:
+        exported_as = ("Model", None)  # the encoder alone
+    ending, problem_type = exported_as
     named = ending in _LABELLED and problem_type != "regression"
     has_rate = family.classifier_dropout and "classifier" in family.classes[ending]
     dropout = task.get("dropout_rate") if has_rate else None
     labels = tuple(map(str, facts.get("labels") or ())) if named else ()
     return HeadClass(f"{family.name}{ending}", labels, problem_type, dropout)
+
+
+def has_class(config: ModelConfig, ending: str) -> bool:
+    """Return whether the family of the encoder of ``config`` has a class with this end of its name."""
+    return config.encoder not in families() or ending in family_of(config.encoder).classes
 
 
 def of_config(family: Family, theirs: Mapping[str, Any], tensors: Mapping[str, Any], where: str) -> HeadClass:
@@ -159,7 +166,10 @@ def _of_tensors(family: Family, tensors: Collection[str], where: str) -> str:
     if "qa_outputs" in parts:
         return "ForQuestionAnswering"
     if any(name.startswith("classifier.") for name in tensors):
-        known = {f"{family.name}{ending}": family.classes[ending] for ending in _LABELLED}
+        endings = [ending for ending in _LABELLED if ending in family.classes]
+        if len(endings) < len(_LABELLED):
+            return endings[0] if endings else "Model"
+        known = {f"{family.name}{ending}": family.classes[ending] for ending in endings}
         fits = [{one.theirs for one in family.entries(1, name) if one.part in own} for name, own in known.items()]
         if fits[0] == fits[1]:
             raise UserError(

@@ -76,7 +76,7 @@ def export_model(
     with into(output) as folder:
         write_tensors(folder, tensors, output)
         write_json(folder / "config.json", _fields_of(config, head, tokenizer.pad_id) | _special_ids(tokenizer))
-        write_tokenizer(folder, config, tokenizer)
+        write_tokenizer(folder, config, tokenizer, head.ending == head.family.causal)
         if vectors:
             write_sentence_files(folder, vectors, model, output)
         # The files of the folder itself get checksums. The files for pooling, which lie in subfolders, get none, and

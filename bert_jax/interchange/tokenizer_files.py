@@ -11,7 +11,7 @@ from bert_jax.interchange.json_files import write_json
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import encoder_file
 from bert_jax.storage import files, reading
-from bert_jax.text import folders
+from bert_jax.text import folders, roles
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.case import NOT_SAID, Case
 from bert_jax.text.settings import END
@@ -20,11 +20,16 @@ from bert_jax.text.tokenizer import Tokenizer
 _MAX_SPARE = 1024  # spare rows, which let an embedding table be split over devices, must be fewer than this
 
 
-def write_tokenizer(folder: Path, config: ModelConfig, tokenizer: Tokenizer) -> None:
-    """Write our own tokenizer file, ``tokenizer.json``, and the two small JSON files that transformers needs."""
+def write_tokenizer(folder: Path, config: ModelConfig, tokenizer: Tokenizer, continues: bool = False) -> None:
+    """Write our own tokenizer file, ``tokenizer.json``, and the two small JSON files that transformers needs.
+
+    ``continues``: whether the model's class continues a text. Then the tokenizer of a GPT puts no end token after it.
+    """
     is_bert = tokenizer.has_bert_rules
     tokenizer.save(folder / ("vocab.txt" if is_bert else tokenizer.file_name))
     content = tokenizer.tokenizer_json()
+    if END in tokenizer.role_ids and not continues:
+        content = json.dumps(roles.with_end(json.loads(content)), ensure_ascii=False, indent=1) + "\n"
     if not _has_types(config):
         content = _of_one_type(content)
     (folder / "tokenizer.json").write_text(content, encoding="utf-8")

@@ -2,6 +2,8 @@
 
 The rows are ``[CLS] A [SEP] B [SEP]``, as ``mlm_nsp`` has them before masking, or rows of another arrangement. Every
 token after ``[CLS]`` is predicted from the tokens before it, and the model reads from left to right in fine-tuning too.
+With the tokenizer of a GPT, the arrangement is ``sentences``, and a row is text and the end token; each token but the
+first is predicted.
 """
 
 from __future__ import annotations

@@ -84,7 +84,8 @@ class RowsConfig:
         """Raise ``UserError`` if rows need a token that ``tokenizer`` lacks. ``where``: the objective's key."""
         kind = catalogue.find("rows.arrangements", self.arrangement, having="Arrangement").Arrangement
         if not hasattr(kind, "with_around"):
-            tokenizer.need("sep", f"{where}.arrangement {catalogue.display_name(self.arrangement)!r}")
+            advice = f"set {where}.arrangement to 'sentences', or take another vocabulary or model"
+            tokenizer.need("sep", f"{where}.arrangement {catalogue.display_name(self.arrangement)}", advice)
         if self.masking.mask_share > 0:
             tokenizer.need("mask", f"masking ({where}.masking)")
 

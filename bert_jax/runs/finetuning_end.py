@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert_jax.interchange.architectures import of_facts
+from bert_jax.interchange.architectures import has_class, of_facts
 from bert_jax.interchange.conversion import unlike
 from bert_jax.interchange.family import families
 from bert_jax.interchange.loading import load, one_task
@@ -93,7 +93,7 @@ def _export(
     if isinstance(task, SeveralTasks):
         command = f"{program()} export --workdir={observer.workdir} --task={next(iter(task.members))} --output=MODEL"
         observer.note(f"not exported: a model of transformers has one head; {command} writes the model of one task")
-    elif task.exported_as is None:
+    elif task.exported_as is None or not has_class(model.config, task.exported_as[0]):
         observer.note(f"not exported: transformers has no class with this head; {program()} export writes the encoder")
     elif not catalogue.is_own(settings.task["name"]) and model.config.encoder in families():
         if reason := unlike(model.params, model.config, model.head or of_facts(model.facts, model.params)):

@@ -73,6 +73,13 @@ def bare_template(special: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
     }
 
 
+def with_end(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``content``, a result of ``normal`` for a GPT, with a template that puts the end token after a text."""
+    template, end = content["post_processor"], {"SpecialToken": {"id": END, "type_id": 0}}
+    laid_out = {key: [part for text in template[key] for part in (text, end)] for key in ("single", "pair")}
+    return {**content, "post_processor": template | laid_out}
+
+
 def _entries(special: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
     return {role: {"id": role, "ids": [i], "tokens": [name]} for role, (name, i) in special.items()}
 
@@ -154,14 +161,14 @@ def _template_roles(step: Mapping[str, Any]) -> dict[str, str]:
     return {}
 
 
-def check_bare(processors: Sequence[Mapping[str, Any]], where: str) -> None:
-    """Raise ``UserError`` if the post-processors of a GPT put tokens around a text."""
+def check_bare(processors: Sequence[Mapping[str, Any]], end: str | None, where: str) -> None:
+    """Raise ``UserError`` if the post-processors of a GPT put other tokens around a text than ``end`` after it."""
     for step in (step for step in processors if step["type"] != "ByteLevel"):
         layout = _layout(step, "single") if step["type"] == "TemplateProcessing" else [step["type"]]
-        if layout != ["A:0"]:
+        if layout not in (["A:0"], ["A:0", f"{end}:0"]):
             raise UserError(
-                f"{where} lays a text out as {' '.join(layout)} (token:type), and has neither [CLS] nor [SEP]; with "
-                "such tokens, a text without others around it can be read"
+                f"{where} lays a text out as {' '.join(layout)} (token:type), and has neither [CLS] nor [SEP]; without "
+                "these, a text with nothing before it, and with nothing or the end token after it, can be read"
             )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.records import MASK, SPECIAL_TOKENS, UNK
+from bert_jax.records import MASK, UNK
 from bert_jax.storage import files
 from bert_jax.text import accents, folders, tokenizer_json, trimming
 from bert_jax.text.case import Case
@@ -39,9 +39,8 @@ class Tokenizer:
         self._engine = engine
         self.vocab = engine.vocab  # [V] pieces by id
         self.lowercase = engine.lowercase  # whether text is converted to lower case
-        self.role_ids = engine.role_ids  # role, of ``settings.ROLES`` or END -> id; a GPT lacks roles
+        self.role_ids = ids = engine.role_ids  # role, of ``settings.ROLES`` or END -> id; a GPT lacks roles
         self.special_ids = engine.special_ids
-        ids = self.role_ids
         # A GPT pads with its end token. Padding is known by the mask, and not by its id.
         self.pad_id = next((ids[role] for role in ("pad", END, "unk") if role in ids), 0)
         self.unk_id = ids.get("unk", -1)  # -1: any text has pieces, as in GPT-2
@@ -76,13 +75,13 @@ class Tokenizer:
             return (ids["cls"],), (ids["sep"],)
         return (), (ids[END],) if END in ids else ()
 
-    def need(self, role: str, why: str) -> int:
+    def need(self, role: str, why: str, advice: str = "take another vocabulary or model") -> int:
         """Return the id of the token with ``role``. Raise ``UserError`` if there is none; ``why`` says who needs it."""
         if role not in self.role_ids:
             has = ", ".join(self.vocab[i] for i in self.special_ids) or "none"
             raise UserError(
-                f"{why} needs the token {BERT_NAMES[role]}, which the tokenizer lacks (its special tokens: {has}); take"
-                " another vocabulary or model"
+                f"{why} needs the token {BERT_NAMES[role]}, which the tokenizer lacks (its special tokens: {has}); "
+                f"{advice}"
             )
         return self.role_ids[role]
 
@@ -279,12 +278,13 @@ class Tokenizer:
 
         A model of sentencepiece becomes a ``tokenizer.json``: see ``sentencepiece_engine._convert``.
         """
-        special = {*SPECIAL_TOKENS, *(self.vocab[i] for i in self.special_ids)}
-        own = special | {self.vocab[i] for i in self._engine.added_ids}
+        own = {BERT_NAMES.get(role, self.vocab[i]) for role, i in self.role_ids.items()}
+        own |= {self.vocab[i] for i in self.special_ids} | {self.vocab[i] for i in self._engine.added_ids}
         new = [token for token in tokens if token["content"] not in own]
         if not new:
             return self
-        return Tokenizer(JsonEngine(tokenizer_json.with_added(self._engine.as_json.content, new)))
+        content = tokenizer_json.with_added(self._engine.as_json.content, new)
+        return Tokenizer(JsonEngine(content)) if "cls" in self.role_ids else of_json(content)  # [MASK] is a role then
 
     def trimmed(self, texts: Sequence[str], min_count: int = 1) -> tuple[Tokenizer, np.ndarray]:
         """Return the tokenizer of the pieces that texts use ``min_count`` times or more, and their [V] old ids.

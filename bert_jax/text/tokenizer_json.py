@@ -158,7 +158,7 @@ def _normal(content: Mapping[str, Any], where: str, named: Mapping[str, str], se
     ids = ids_of(whole)
     tokens = {role: (token, ids[token]) for role, token in special.items()}
     if bare:
-        check_bare(processors, where)
+        check_bare(processors, end, where)
         return whole | {"post_processor": bare_template(tokens)}
     separators, pair_type = pair_form_of(processors, special, where)
     return whole | {"post_processor": template(tokens, separators, pair_type)}

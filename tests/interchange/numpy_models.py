@@ -17,6 +17,7 @@ import numpy as np
 
 from bert_jax.interchange.architectures import HeadClass
 from bert_jax.models.config import ModelConfig
+from tests.interchange.numpy_gpt import gpt_outputs
 from tests.interchange.numpy_layers import activated, mixed_values, normalised
 from tests.interchange.outputs import eager_outputs, random_batch, read_by_classifier
 
@@ -373,6 +374,8 @@ def numpy_outputs(
     """
     if config.encoder == "modernbert":
         return _modernbert(tensors, config, batch, parts, architecture)
+    if config.encoder in ("gpt", "gpt2"):
+        return gpt_outputs(tensors, config, batch, parts)
     if config.encoder == "albert":
         return _albert(tensors, config, batch, parts, architecture)
     if config.encoder == "roberta":

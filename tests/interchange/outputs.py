@@ -28,7 +28,8 @@ def eager_outputs(params: Any, config: ModelConfig, batch: Mapping[str, np.ndarr
     rows, length = batch["input_ids"].shape
     everywhere = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
     vectors = read_by_classifier(head.architecture)
-    parts = [one for one in (POOLER, LM_HEAD, *token_head(config)) if one.name in params]
+    decodes = {LM_HEAD.name} if head.ending == head.family.causal else set()  # the head of a GPT has no parameters
+    parts = [one for one in (POOLER, LM_HEAD, *token_head(config)) if one.name in {*params, *decodes}]
     parts += [one for one in (NSP_HEAD, SOP_HEAD) if "pooler" in params and one.name in params]
     parts += [DISCRIMINATOR] if DISCRIMINATOR.name in params else []
     if "classifier" in params and (vectors == "sequence" or "pooler" in params):

@@ -102,10 +102,12 @@ def test_a_model_of_theirs_is_read(tmp_path: Path, encoder: str) -> None:
     described = family.to_config(config, TOKENIZER.pad_id)
     described.pop("torch_dtype")
     their_config = getattr(transformers, f"{family.name}Config")(**described, attn_implementation="eager")
-    model = getattr(transformers, f"{family.name}ForMaskedLM")(their_config).eval()
+    ending = "ForMaskedLM" if "ForMaskedLM" in family.classes else family.causal
+    model = getattr(transformers, f"{family.name}{ending}")(their_config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.normal_(1.0 if "LayerNorm.weight" in name or "layer_norm.weight" in name else 0.0, 0.2)
+            is_gain = any(f"{norm}.weight" in name for norm in ("LayerNorm", "layer_norm", "ln_1", "ln_2", "ln_f"))
+            parameter.normal_(1.0 if is_gain else 0.0, 0.2)
     model.save_pretrained(tmp_path)
     TOKENIZER.save(tmp_path / TOKENIZER.file_name)
     imported, batch = import_model(tmp_path), batch_of()

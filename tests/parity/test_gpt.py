@@ -6,6 +6,7 @@ Run by ``make test-parity``. It also writes the golden arrays that ``make test``
 from __future__ import annotations
 
 import dataclasses
+import random
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,24 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the parity environment: make test-parity")
 transformers = pytest.importorskip("transformers", reason="needs the parity environment: make test-parity")
 
+import bert_jax
+from bert_jax.cli.main import run
 from bert_jax.interchange import names
 from bert_jax.interchange.conversion import leaf
 from bert_jax.interchange.family import family_of
 from bert_jax.interchange.hugging_face import export_model, import_model
+from bert_jax.interchange.tokenizer_files import write_tokenizer
 from bert_jax.models.heads import Classifier, SpanClassifier
 from bert_jax.models.model import Model, Part, encoder_of
 from bert_jax.models.transformer import stack_layers, unstack_layers
+from bert_jax.text.tokenizer import load
+from tests import toy
 from tests.interchange.heads import TOKENIZER
-from tests.models.golden_gpt import FIELDS, KINDS, V, batch_of, golden, loss_of
+from tests.models.golden_gpt import FIELDS, KINDS, V, batch_of, config_of, golden, loss_of
+from tests.runs.test_gpt import recipe
+from tests.text.gpt_files import END, FORMS, write
+from tests.text.test_byte_bpe import text_of
+from tests.text.test_gpt import words_of
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("default")]
 
@@ -141,3 +151,54 @@ def test_the_other_classes_of_gpt2(tmp_path: Path, ending: str) -> None:
     export_model(imported, tmp_path / "out", "card")
     again = getattr(transformers, f"GPT2{ending}").from_pretrained(tmp_path / "out")
     assert all(torch.equal(x, again.state_dict()[key]) for key, x in model.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_their_tokenizer_of_a_published_folder_cuts_5_000_texts_as_ours(tmp_path: Path, kind: str) -> None:
+    """Of vocab.json and merges.txt by their class, of what it saves, and of what we write."""
+    files = FORMS[kind][1]()
+    write(tmp_path, files)
+    vocab, merges = files
+    made = {"gpt2": transformers.GPT2Tokenizer, "gpt": transformers.OpenAIGPTTokenizer}[kind]
+    there = made(vocab=vocab, merges=[tuple(merge.split(" ")) for merge in merges])
+    there.save_pretrained(tmp_path / "saved")
+    ours = load(tmp_path)
+    assert load(tmp_path / "saved").role_ids == ours.role_ids
+    config = config_of(kind)
+    for name, continues in (("continued", True), ("ended", False)):
+        (tmp_path / name).mkdir()
+        write_tokenizer(tmp_path / name, dataclasses.replace(config, vocab_size=ours.size), ours, continues)
+    rng = random.Random(0)
+    texts = [(text_of if i % 2 else words_of)(rng) for i in range(5_000)]
+    wanted = [ids.tolist() for ids in ours.encode_batch(texts)]
+    after = list(ours.around[1])
+    assert there(texts)["input_ids"] == wanted
+    for name, end in (("saved", []), ("continued", []), ("ended", after)):
+        read = transformers.AutoTokenizer.from_pretrained(tmp_path / name)
+        assert len(read) == ours.size == len(vocab)
+        assert read(texts)["input_ids"] == [ids + end for ids in wanted], name
+        again = load(tmp_path / name)
+        assert (again.vocab, again.role_ids) == (ours.vocab, ours.role_ids)
+    if kind == "gpt2":
+        padded = read(["the cat", "a"], padding=True)
+        assert padded["input_ids"][1][-1] == ours.pad_id
+        assert read.eos_token == read.pad_token == END
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_run_exports_has_the_same_logits_there(tmp_path: Path, kind: str, one_device: None) -> None:
+    path, workdir = toy.write_recipe(tmp_path / "recipe.json", recipe(tmp_path, kind)), tmp_path / "run"
+    assert run(["pretrain", f"--config={path}", f"--workdir={workdir}"]) == 0
+    trained = bert_jax.load(str(workdir))
+    read = transformers.AutoTokenizer.from_pretrained(workdir / "hugging_face")
+    model = transformers.AutoModelForCausalLM.from_pretrained(workdir / "hugging_face", attn_implementation="eager")
+    assert type(model).__name__ == f"{family_of(kind).name}LMHeadModel"
+    ids = read("the cat sees the river.")["input_ids"]
+    assert ids == trained.tokenizer.encode_batch(["the cat sees the river."])[0].tolist()
+    with torch.no_grad():
+        wanted = model.eval()(torch.tensor([ids])).logits.numpy()
+    batch = {"input_ids": np.array([ids], np.int32), "attention_mask": np.ones((1, len(ids)), np.int32)}
+    found = np.asarray(loss_of(trained.config, trained.params, batch)[1])
+    np.testing.assert_allclose(found, wanted, atol=2e-5, rtol=0)
+    continued = model.generate(torch.tensor([ids]), max_new_tokens=3, do_sample=False)
+    assert continued.shape == (1, len(ids) + 3)

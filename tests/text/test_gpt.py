@@ -161,6 +161,9 @@ def test_tokens_that_are_added_are_roles_that_it_has_then() -> None:
     assert (tokenizer.pad_id, tokenizer.mask_id, tokenizer.size) == (last, last + 1, last + 2)
     with pytest.raises(UserError, match="needs the token"):
         _ = tokenizer.cls_id
+    more = of_json(gpt2()).with_added([{"content": "[MASK]"}, {"content": "<user>"}])
+    assert more.role_ids == {"mask": last, "end": last - 1}
+    assert more.encode("a<user>", special_tokens_in_text=True).pieces == ("a", "<user>", END)
     # a byte-level vocabulary without an end token gets BERT's five, as ever
     vocab, merges = gpt2_files()
     del vocab[END]

@@ -35,11 +35,6 @@ class Family(gpt2.Family):
         return *super().redundant(architecture), f"{self.prefix}position_ids"
 
     def to_config(self, config: Any, pad_id: int) -> dict[str, Any]:
-        if config.mlp_dim != 4 * config.hidden_size:
-            raise UserError(
-                f"a {self.title} with mlp_dim {config.mlp_dim} cannot be exported: in transformers the width inside a "
-                f"layer is four times n_embd, {4 * config.hidden_size} here; take the encoder gpt2 for another"
-            )
         written = super().to_config(config, pad_id)
         del written["n_inner"]
         names = {name: ours for ours, name in _ACTIVATIONS.items()}

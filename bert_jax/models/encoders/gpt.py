@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Literal
 
+from bert_jax.configuration import check_fields
 from bert_jax.models.config import Block
 from bert_jax.models.encoders import gpt2
 from bert_jax.models.encoders.bert import size_of
@@ -23,6 +24,12 @@ class Config(gpt2.Config):
 
     max_length: int = 512  # the most positions of a row
     activation: Literal["gelu_tanh", "relu"] = "gelu_tanh"  # transformers has no class with the exact GELU
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        width = 4 * self.hidden_size
+        only = f"a GPT has four times hidden_size, {width:,}, and transformers has no key for another"
+        check_fields(self, "config.model", only, "mlp_dim", sound=lambda value: value == width)
 
     @property
     def blocks(self) -> tuple[Block, ...]:

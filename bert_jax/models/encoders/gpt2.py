@@ -53,6 +53,11 @@ class Config(TransformerConfig):
     def causal(self) -> bool:
         return True
 
+    def train_flops(self, length: int, num_masked: int = 0, num_pooled: int = 0) -> float:
+        """Return the FLOPs as the base class does, without the dense layers that the heads of a GPT do not have."""
+        dense = num_masked * self.hidden_size**2 + num_pooled * self.hidden_size**2
+        return super().train_flops(length, num_masked, num_pooled) - 6.0 * dense
+
     @property
     def blocks(self) -> tuple[Block, ...]:
         block = Block(norm="before", fused=True, output_scale=1 / math.sqrt(2 * self.num_layers))
