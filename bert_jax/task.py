@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar
@@ -312,10 +313,13 @@ class TaskOfSeveral(abc.ABC, Generic[Single]):
         """Return the rows of a split, or only of one held-out part."""
 
     def init(self, rng: Any) -> Variables:
-        """Return the variables of all tasks; a part of several tasks is as the first of these tasks makes it."""
+        """Return the variables of all tasks; what several tasks have is as the first of these tasks makes it.
+
+        A part may have parameters that only some tasks run, such as a decoder.
+        """
         every = [one.init(rng) for one in tasks_of(self).values()]
-        params, frozen = ({name: x for one in reversed(every) for name, x in one[i].items()} for i in range(2))
-        return Variables(params, frozen)
+        params = functools.reduce(_joined, (one.params for one in every))
+        return Variables(params, {name: x for one in reversed(every) for name, x in one.frozen.items()})
 
     def baselines(self, kind: str, num_rows: int, part: str | None = None) -> dict[str, float]:
         """Return the baselines of the tasks of a phase, or of the task of a held-out ``part``.
@@ -333,6 +337,14 @@ class TaskOfSeveral(abc.ABC, Generic[Single]):
 
     def evaluated(self, metrics: dict[str, float]) -> dict[str, float]:
         return metrics
+
+
+def _joined(first: Any, other: Any) -> Any:
+    """Return the tree ``first`` with the branches that only ``other`` has."""
+    if not isinstance(first, dict):
+        return first
+    joined = {name: _joined(tree, other[name]) if name in other else tree for name, tree in first.items()}
+    return {**other, **joined}
 
 
 def titles_of(part: Any) -> dict[str, str]:

@@ -31,16 +31,13 @@ class Config(base.Config):
     """The keys of ``config.objective``, besides its name.
 
     Attributes:
-      masking: which tokens are hidden from the encoder and predicted; by default a fragment of half of the tokens.
       first_decoder_input: what the decoder reads when it predicts the first token of a fragment: "previous" the token
         before the fragment, as the published code does, or "mask" [MASK], as in figure 1 of the paper.
       decoder_reads: which of the encoder's vectors the decoder reads: "all" as for summaries, or all but those at
         [MASK], "not_masks", as MASS-unsupNMT does. The encoder itself reads all.
     """
 
-    masking: MaskingConfig = dataclasses.field(
-        default_factory=lambda: MaskingConfig(strategy="fragment", rate=0.5)
-    )  # a fragment of half of the tokens is hidden
+    masking: MaskingConfig = MaskingConfig(strategy="fragment", rate=0.5)
     first_decoder_input: Literal["previous", "mask"] = "previous"
     decoder_reads: Literal["all", "not_masks"] = "all"
 

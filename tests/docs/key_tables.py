@@ -213,7 +213,7 @@ def _changed(name: str, default: Any, rows: Mapping[str, Row]) -> Iterator[Row]:
     """Yield a row for each key of the group ``name`` of which ``default`` has another value than the class."""
     if dataclasses.is_dataclass(default):
         plain = vars(type(default)())  # type: ignore[operator]
-        for key in (key for key, value in vars(default).items() if value != plain[key]):
+        for key in (key for key in rows if getattr(default, key, None) != plain.get(key)):
             yield rows[key]._replace(key=f"{name}.{key}", default=_value(getattr(default, key)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -11,8 +12,9 @@ import pytest
 from bert_jax.configuration import build
 from bert_jax.errors import UserError
 from bert_jax.models.encoders import bert, seq2seq
-from bert_jax.objectives import mass
+from bert_jax.objectives import mass, mlm
 from bert_jax.objectives.base import Setting
+from bert_jax.objectives.several import SeveralObjectives
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.task import Variables
 from bert_jax.training import mesh as meshes
@@ -208,6 +210,18 @@ def test_the_baseline_with_context_beats_the_one_without(text: Text) -> None:
     assert 0 < figures["trigram_cross_entropy"] < 0.7 * figures["unigram_cross_entropy"]
 
 
+def test_a_phase_without_a_decoder_goes_before(text: Text) -> None:
+    """Masked language modelling trains the encoder; the decoder of the next phase is there from the start."""
+    task = make(text)
+    first = mlm.Objective(
+        mlm.Config(arrangement="sentences"), task.setting._replace(max_lengths={"phase0": LENGTH})
+    ).with_text(*text)
+    both = SeveralObjectives([first, task], {name: {"": (name, 1.0)} for name in ("phase0", "phase1")})
+    params, alone = (jax.eval_shape(one.init, jax.random.key(0)).params for one in (both, task))
+    assert jax.tree.structure(params) == jax.tree.structure(alone)
+    assert "decoder" not in jax.eval_shape(first.init, jax.random.key(0)).params["encoder"]
+
+
 @pytest.mark.heavy
 def test_every_layout_gives_the_same_step(text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
     """With dropout: 1 and 8 devices, whole or in parts."""
@@ -224,6 +238,11 @@ def test_what_does_not_fit_is_one_line(text: Text) -> None:
         UserError, match="^objective 'mass' trains an encoder with a decoder, and encoder 'bert' has none; take"
     ):
         mass.Objective(mass.Config(), Setting(bert.Config(50), {"phase1": 64}))
+    trained: Any = SimpleNamespace(trained=SimpleNamespace(source="there", config=bert.Config(50)))
+    with pytest.raises(
+        UserError, match="^config.teacher.init=there has no decoder, and the objective 'mass' trains one"
+    ):
+        mass.Objective(mass.Config(), Setting(seq2seq.Config(50), {"phase1": 64}, teacher=trained))
     with pytest.raises(UserError, match="config.objective.first_decoder_input is 'none'.*previous.*mask"):
         make(text, first_decoder_input="none")
     assert MaskingConfig(strategy="fragment", rate=0.5) == mass.Config().masking

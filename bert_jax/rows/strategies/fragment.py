@@ -25,8 +25,8 @@ _PLACES = 1  # the counter for draws of places; 0 is for draws of the end
 class Config:
     """The options: the probabilities with which a fragment is put at one of the ends."""
 
-    at_start: float = 0.2  # of a fragment that begins where the text begins
-    at_end: float = 0.2  # of a fragment that ends where the text ends
+    at_start: float = 0.2  # the probability that a fragment begins where the text begins
+    at_end: float = 0.2  # the probability that a fragment ends where the text ends
 
     def __post_init__(self) -> None:
         where = "config.objective.masking.options"
