@@ -27,7 +27,7 @@ from bert_jax.training.memory import device_bytes
 from bert_jax.training.mesh import MeshConfig, make_mesh
 
 BATCH_SIZE = 16
-RECIPES = "clm_mlm:ltr, gpt2, gpt, unilm, mass"  # whose models write
+RECIPES = ("gpt2", "gpt", "mass", "clm_mlm:ltr")  # whose models write
 
 
 class WritingModel(TextModel, Protocol):
@@ -119,7 +119,7 @@ def stepper_of(config: ModelConfig, facts: Mapping[str, Any], tokenizer: Tokeniz
     if MASK_AT_END in ways:
         return MaskAtEnd(config, tokenizer.mask_id)
     raise UserError(
-        f"this model ({config.encoder}) reads both sides of a token and cannot write; models of the recipes {RECIPES} "
+        f"this model ({config.encoder}) reads both sides of a token and cannot write; models of the recipes {', '.join(RECIPES)} "
         "write, and models of a recipe with --config.objective.name=ltr"
     )
 
