@@ -119,8 +119,8 @@ def stepper_of(config: ModelConfig, facts: Mapping[str, Any], tokenizer: Tokeniz
     if MASK_AT_END in ways:
         return MaskAtEnd(config, tokenizer.mask_id)
     raise UserError(
-        f"this model ({config.encoder}) reads both sides of a token and cannot write; models of the recipes {', '.join(RECIPES)} "
-        "write, and models of a recipe with --config.objective.name=ltr"
+        f"this model ({config.encoder}) reads both sides of a token and cannot write; models of the recipes "
+        f"{', '.join(RECIPES)} write, and models of a recipe with --config.objective.name=ltr"
     )
 
 
