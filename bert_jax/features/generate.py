@@ -25,7 +25,7 @@ from bert_jax.training.memory import device_bytes
 from bert_jax.training.mesh import MeshConfig, make_mesh
 
 BATCH_SIZE = 16
-RECIPES = "clm_mlm:ltr, gpt2, gpt, unilm, mass"  # whose models write
+RECIPES = ("gpt2", "gpt", "mass", "clm_mlm:ltr")  # whose models write
 
 
 class WritingModel(TextModel, Protocol):
@@ -105,8 +105,8 @@ def stepper_of_trained(config: ModelConfig, facts: Mapping[str, Any], tokenizer:
     if stepper := stepper_of(config, tokenizer, facts.get("writes") or ()):
         return stepper
     raise UserError(
-        f"this model ({config.encoder}) reads both sides of a token and cannot write; models of the recipes {RECIPES} "
-        "write, and models of a recipe with --config.objective.name=ltr"
+        f"this model ({config.encoder}) reads both sides of a token and cannot write; models of the recipes "
+        f"{', '.join(RECIPES)} write, and models of a recipe with --config.objective.name=ltr"
     )
 
 

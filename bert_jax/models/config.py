@@ -291,6 +291,7 @@ _MOST = {
     "hidden_size": 2**20,
     "embedding_size": 2**20,
     "num_layers": 2**12,
+    "num_decoder_layers": 2**12,
     "num_heads": 2**12,
     "mlp_dim": 2**22,
     "max_length": 2**22,

@@ -29,7 +29,10 @@ ROWS, TURNS = 32, 15  # of a timed batch, and how often it is timed
 def exportable(model: TrainedModel) -> TrainedModel:
     """Return the model with the head of its export. Raises ``UserError`` if transformers has no class for the model."""
     if is_own(model.config.encoder):
-        raise UserError(f"{model.source} has an encoder of your own; one of bert_jax/models/encoders is needed")
+        raise UserError(
+            f"{model.source} has the encoder {model.config.encoder!r}, and bert_jax/interchange/families has no file "
+            "of this name; a model of an encoder with such a file is needed"
+        )
     if tasks := model.facts.get("tasks"):
         raise UserError(f"{model.source} was trained on several tasks: {', '.join(tasks)}; say whose head: --task=NAME")
     model = dataclasses.replace(model, head=model.head or of_facts(model.facts, model.params))

@@ -281,7 +281,8 @@ class Pretraining(Prepared):
         model, every = opened.model, [part.name for part in task.parts]
         parts = [name for name in every if name != distillation.PROJECTION]
         phases = self.experiment.phases.phases
-        writes = sorted({one.writes for one in tasks_of(task).values()} - {""})
+        at_end = [task.of(kind) for kind in task.batch_specs if kind.partition("/")[0] == phases[-1].kind]
+        writes = sorted({one.writes for one in at_end} - {""})
         module = self.settings.objective_of(phases[-1]).module  # its name may be a user's file that imports the class
         replaced = sorted({key for phase in phases for key in phase.model})
         models = {p.kind: {key: getattr(task.of(p.kind).setting.model, key) for key in replaced} for p in phases}

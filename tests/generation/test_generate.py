@@ -16,6 +16,7 @@ from bert_jax.generation.settings import Settings
 from bert_jax.interchange import loading
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.encoders import albert, bert
+from bert_jax.recipes import recipes
 from bert_jax.text.tokenizer import Tokenizer, wordpiece
 from tests.models.helpers import random_params
 
@@ -146,6 +147,11 @@ def test_a_model_that_cannot_write(monkeypatch: pytest.MonkeyPatch) -> None:
         UserError, match=r"4 texts of 18 tokens keep 18.* of keys and values on a device, which has 1000 B"
     ):
         whole.generate(["a"], method="beam", max_new_tokens=2)
+
+
+def test_the_recipes_of_models_that_write_are_there() -> None:
+    for name in generating.RECIPES:
+        assert recipes.load(name).to_dict()["objective"]
 
 
 def test_settings_say_what_is_allowed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -237,6 +238,11 @@ def test_what_does_not_fit_is_one_line(text: Text) -> None:
         UserError, match="^objective 'mass' trains an encoder with a decoder, and encoder 'bert' has none; take"
     ):
         mass.Objective(mass.Config(), Setting(bert.Config(50), {"phase1": 64}))
+    trained: Any = SimpleNamespace(trained=SimpleNamespace(source="there", config=bert.Config(50)))
+    with pytest.raises(
+        UserError, match="^config.teacher.init=there has no decoder, and the objective 'mass' trains one"
+    ):
+        mass.Objective(mass.Config(), Setting(seq2seq.Config(50), {"phase1": 64}, teacher=trained))
     with pytest.raises(UserError, match="config.objective.first_decoder_input is 'none'.*previous.*mask"):
         make(text, first_decoder_input="none")
     assert MaskingConfig(strategy="fragment", rate=0.5) == mass.Config().masking

@@ -51,6 +51,7 @@ def test_left_to_right_stays_but_for_an_objective_that_reads_both_sides(
     assert f"generate --workdir={first} '{examples[0]['text']}'" in said
     assert "Going on with a text" in (first / "report.html").read_text()
 
+    assert bert_jax.load(str(first)).facts["writes"] == ["left to right"]
     for model in map(bert_jax.load, (str(first), str(first / "hugging_face"))):
         rows = [model.tokenizer.encode(f"the cat sees {word}").input_ids[:5] for word in ("the", "a")]
         batch = {"input_ids": jnp.array(rows), "attention_mask": jnp.ones((2, 5), jnp.int32)}

@@ -50,7 +50,12 @@ def test_its_encoder_gives_vectors_and_it_writes_no_masks(
     objective = {"name": "mass", "packing": "packed"}
     of_bert = pretrain(tmp_path, "bert", examples=(), export=False)
     made = pretrain(
-        tmp_path, "mass", f"--init={of_bert}", objective=objective, model={**toy.MODELS["mass"], "layers": "scanned"}
+        tmp_path,
+        "mass",
+        f"--init={of_bert}",
+        objective=objective,
+        model={**toy.MODELS["mass"], "layers": "scanned"},
+        export=False,
     )
     said = capsys.readouterr().err
     assert f"starting from {of_bert}; left out: nsp_head, pooler; the cross-attention of the decoder is fresh" in said

@@ -26,7 +26,6 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.models import heads
 from bert_jax.models.attention import Source
@@ -42,8 +41,6 @@ from bert_jax.models.placement import constrain
 from bert_jax.models.primitives import activation_dtype
 from bert_jax.models.transformer import READS, UNROLLED, add_layers, context_of, run_layers
 from bert_jax.records import Batch
-
-_MOST_LAYERS = 2**12  # as ``num_layers`` has
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,11 +64,6 @@ class Config(TransformerConfig):
     lm_head: Literal["tied", "bert"] = "tied"
     init_parts: Literal["both", "encoder", "decoder"] = "both"
     layer_norm_eps: float = 1e-5  # as published
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        allowed = f"1 to {_MOST_LAYERS:,} are allowed"
-        check_fields(self, "config.model", allowed, "num_decoder_layers", sound=range(1, _MOST_LAYERS + 1).__contains__)
 
     @property
     def decodes(self) -> bool:
