@@ -63,7 +63,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
       reads: the text from which a token is predicted: "both sides", or "what came before". The model has the attention
         for it, whatever a model of --init has read.
       derived: the names of the features that ``inputs`` adds to a batch.
-      without_class: what a model of this objective does that no class of transformers does, as "it ..." goes on; "" if
+      differs: what a model of this objective does that no class of transformers does, as "it ..." goes on; "" if
         there is a class.
       titles: metric, such as "sop_loss" -> its title in the report, besides the base class's titles (``titles_of``).
       whole_batches: whether what ``inputs`` or a head computes of a row depends on other rows. If so, both see the
@@ -74,7 +74,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
     arrangement: ClassVar[str] = "sentence_pairs"
     reads: ClassVar[Literal["both sides", "what came before"]] = "both sides"
     derived: tuple[str, ...] = ()
-    without_class: ClassVar[str] = ""
+    differs: ClassVar[str] = ""
     titles: ClassVar[Mapping[str, str]] = MLM_TITLES
 
     gathered_outputs: tuple[str, ...] = ()

@@ -116,13 +116,13 @@ class PretrainingSettings(Settings):
             tree["training"] = {"evaluations": {chosen: evaluations[chosen]}}
         return with_contents(tree)
 
-    def fills(self, model: ModelConfig, without_class: str) -> bool:
+    def fills(self, model: ModelConfig) -> bool:
         """Return whether the finished model fills the examples.
 
-        False in a private run, since the words would come from the private text, and for a model that cannot fill a
-        mask: a left-to-right model, or a model ``without_class`` (``PretrainingObjective``).
+        False in a private run, since the words would come from the private text, and for a left-to-right model, which
+        cannot fill a mask.
         """
-        return self.examples != () and not self.private and not model.causal and not without_class
+        return self.examples != () and not self.private and not model.causal
 
     @functools.cached_property
     def _named_objective(self) -> tuple[ModuleType, Any]:
