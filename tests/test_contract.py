@@ -221,17 +221,23 @@ def test_each_kind_is_trained_as_if_the_model_had_no_other_part() -> None:
     of, task = dataclasses.replace(kinds.experiment(), optimizer=Partition()), kinds.Kinds()
     params, tx, schedule = alone(of.optimizer)[0].params, of.optimizer.make(), of.make_schedule()
     moments: Any = {one.trains: tx.init(trained.part_of(params, one.trains)) for one in task.tasks.values()}
-    for number, (kind, batch) in enumerate(batches()):
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def step(kind: str, params: Any, moments: Any, batch: Any, number: jax.Array) -> Any:
         one = task.of(kind)
         rng = RowRng.create(0, number, jnp.arange(kinds.BATCH, dtype=jnp.uint32))
 
-        def loss(own: Any, rest: Any = params, one: Any = one, batch: Any = batch, rng: Any = rng) -> Any:
-            [(name, term)] = one.loss(Variables({**rest, **own}, {}), batch, rng).terms.items()
+        def loss(own: Any) -> Any:
+            [(name, term)] = one.loss(Variables({**params, **own}, {}), batch, rng).terms.items()
             return one.loss_weights[name] * term.value / jnp.maximum(term.count, 1.0)
 
         own = trained.part_of(params, one.trains)
-        direction, moments[one.trains] = tx.update(jax.grad(loss)(own), moments[one.trains], own)
-        params = params | jax.tree.map(lambda w, d, n=number: w - schedule(n) * d, own, direction)
+        direction, moments = tx.update(jax.grad(loss)(own), moments, own)
+        return params | jax.tree.map(lambda w, d: w - schedule(number) * d, own, direction), moments
+
+    for number, (kind, batch) in enumerate(batches()):
+        trains = task.of(kind).trains
+        params, moments[trains] = step(kind, params, moments[trains], batch, jnp.int32(number))
         found = alone(of.optimizer)[number + 1].params
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), found, params)
 

@@ -57,8 +57,13 @@ def results(function: Any, inputs: list[jax.Array], visible: Visible) -> list[ja
     """The output where it has a meaning, and the gradients of query, key and value."""
     *inputs, gradient = inputs
     mask = real(visible).astype(gradient.dtype)
-    out, backward = jax.vjp(function, *inputs)
-    return [out * mask, *backward(gradient * mask)]
+
+    @jax.jit
+    def computed(inputs: list[jax.Array], gradient: jax.Array) -> list[jax.Array]:
+        out, backward = jax.vjp(function, *inputs)
+        return [out * mask, *backward(gradient * mask)]
+
+    return computed(inputs, gradient)
 
 
 def assert_close(found: list[jax.Array], expected: list[jax.Array], tolerance: float) -> None:

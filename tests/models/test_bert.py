@@ -100,7 +100,7 @@ def test_all_hidden_states() -> None:
 
 
 def test_initial_values() -> None:
-    config = tiny(vocab_size=2000, hidden_size=64)
+    config = tiny(vocab_size=2000, hidden_size=64, num_layers=1)
     params = nn.unbox(jax.jit(pretraining(config).init)(jax.random.key(0), random_batch()))["params"]
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         name = path[-1].key

@@ -77,6 +77,7 @@ TABLE = '''
             return {"mlm": base.MLM, "table": base.Term(squared_error)}
 '''
 STEPS, EVAL_ROWS = 4, 20
+PACKED_HALVES = "--config.objective.packing=packed", "--config.model.dtype=bfloat16"
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +120,9 @@ def pretrain(place: Path, workdir: str, *flags: str, recipe: str = "own.py") -> 
     return run(["pretrain", f"--config={place / recipe}", f"--workdir={place / workdir}", *flags])
 
 
+@functools.cache
 def checked(place: Path, *flags: str) -> Any:
+    """Return the pretraining of ``own.py`` with ``flags``, without text."""
     return Pretraining(settings_of(place / "own.py", *flags), devices=jax.devices()[:1])
 
 
@@ -213,7 +216,7 @@ def test_two_objectives_share_a_teacher_and_plans_count_it(
 ) -> None:
     recipe, colder = checked(place), checked(place, "--config.objective.temperature=1")
     earlier = checked(place, f"--config.objective.teacher={place / 'teacher'}@2")
-    frozen = [one.task.init(jax.random.key(0)).frozen.keys() for one in (recipe, colder)]
+    frozen = [one.task.given.arrays.keys() for one in (recipe, colder)]
     assert frozen[0] == frozen[1] != earlier.task.given.arrays.keys()
     whole = sum(leaf.nbytes for leaf in jax.tree.leaves(read_params(str(place / "teacher"))[0]))
     for devices in (1, 8):
@@ -244,8 +247,8 @@ def write_several(place: Path, folder: Path, among: str, teacher: Path | str) ->
 def test_one_of_several_objectives_has_a_teacher(among: str, place: Path, tmp_path: Path) -> None:
     """The run is known by what the teacher is, wherever it lies."""
     (tmp_path / "moved").symlink_to(place / "teacher")
-    names = []
-    for teacher in (place / "teacher", tmp_path / "moved", f"{place / 'teacher'}@2"):
+    names = [checked(place).identity()["objective"]["teacher"]]
+    for teacher in (tmp_path / "moved", f"{place / 'teacher'}@2"):
         own, key = write_several(place, tmp_path, among, teacher)
         identity: Any = Pretraining(settings_of(own), devices=jax.devices()[:1]).identity()
         names.append(functools.reduce(lambda tree, name: tree[name], key.split(".")[1:], identity))
@@ -337,7 +340,7 @@ def test_frozen_returns_arrays_by_names_of_their_own(name: str, place: Path) -> 
 
 
 def test_packed_rows_need_a_teacher_that_reads_them(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = checked(place, "--config.objective.packing=packed").task
+    task = checked(place, *PACKED_HALVES).task
     check_features(task.setting.models, task.batch_specs, "config.objective")
     monkeypatch.setattr(bert.Encoder, "reads", frozenset({"token_type_ids"}))
     with pytest.raises(UserError, match="does not read position_ids; set config.objective.packing to 'none'"):
@@ -345,6 +348,6 @@ def test_packed_rows_need_a_teacher_that_reads_them(place: Path, monkeypatch: py
 
 
 def test_a_model_computes_in_the_dtype_of_the_run(place: Path) -> None:
-    task = checked(place, "--config.model.dtype=bfloat16").task
+    task = checked(place, *PACKED_HALVES).task
     teacher = task.setting.models["teacher"]
     assert teacher.config == dataclasses.replace(bert_jax.load(place / "teacher").config, dtype="bfloat16")

@@ -99,10 +99,18 @@ def write(folder: Path, name: str) -> str:
 
 
 def one_update(task: Any, kind: str, devices: int, config: MeshConfig, parts: int) -> tuple[dict[str, float], Any]:
-    """Metrics and first moments after one step with dropout, on 16 rows of which some weigh nothing."""
+    """Metrics and first moments after one step with dropout, on 16 rows of which some weigh nothing.
+
+    numpy draws the parameters: a mesh that draws them costs a program, and ``training/test_layouts.py`` compares its
+    bits.
+    """
     mesh = meshes.make_mesh(config, jax.devices()[:devices])
     tx = adamw.Optimizer(clip_norm=None).make()
-    state, frozen = InitialState(task, tx, mesh, config.weight_update).make(0)
+    initial, rng = InitialState(task, tx, mesh, config.weight_update), np.random.default_rng(0)
+    zeros = jax.tree.map(lambda like: np.zeros(like.shape, like.dtype), initial.shapes[0])
+    params = jax.tree.map(lambda w: rng.normal(0.0, 0.1, w.shape).astype(w.dtype), zeros.params)
+    places = jax.tree.map(lambda like: like.sharding, initial.shapes[0])
+    state = jax.device_put(dataclasses.replace(zeros, params=params), places)
     indices = np.arange(16)
     batch = task.source("train", kind, 0).rows(np.zeros_like(indices), indices)
     weights = "masked_weights" if "masked_weights" in batch else "label_weights"
@@ -110,9 +118,10 @@ def one_update(task: Any, kind: str, devices: int, config: MeshConfig, parts: in
     with meshes.activations(mesh):
         gradients = make_gradients(task, parts, state.params)
         step = jax.jit(make_train_step(task, tx, linear.Schedule(1e-3, 0).make(10), 0, gradients))
-        state = step(state, frozen, meshes.to_devices(batch, mesh))
-    metrics = {name: float(s.value / s.count) for name, s in state.metrics.items() if name != "tokens"}
-    return metrics, jax.device_get(state.opt_state[1].mu)
+        state = step(state, initial.make_frozen(0), meshes.to_devices(batch, mesh))
+    found = jax.device_get(state)
+    metrics = {name: float(s.value / s.count) for name, s in found.metrics.items() if name != "tokens"}
+    return metrics, found.opt_state[1].mu
 
 
 def test_every_layout_gives_the_same_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,7 +198,10 @@ def test_a_rotary_encoder_of_the_page_with_blocks_of_its_own() -> None:
     ids = np.random.default_rng(1).integers(5, TOKENIZER.size, (2, 24), dtype=np.int32)
     ids[1, :20] = ids[0, :20]
     batch = {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": 0 * ids + 1}
-    hidden = encoder_of(config).apply({"params": params["encoder"]}, batch, None, "all").hidden  # [4, 2, 24, 32]
+    encoder = encoder_of(config)
+    hidden = jax.jit(lambda p: encoder.apply({"params": p}, batch, None, "all").hidden)(
+        params["encoder"]
+    )  # [4, 2, 24, 32]
     np.testing.assert_allclose(hidden[2, 0, :18], hidden[2, 1, :18], atol=1e-5)  # what is far is not seen
     assert np.abs(hidden[3, 0, 1] - hidden[3, 1, 1]).max() > 1e-4  # but by the last layer
 

@@ -27,6 +27,8 @@ from tests import toy
 from tests.runs.commands import first_state, pretrain, records
 
 on_one_device = pytest.mark.usefixtures("one_device")
+# The schedule is a part of the step: runs on one device with as many steps have a step that is compiled once.
+LONGER = {"phase1": {"num_steps": 30, "batch_size": 8, "max_length": 32}}
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +186,7 @@ def test_a_longer_run_needs_extend(
     finished: Path, tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(finished, (tmp_path := tmp_path / "my runs") / "run")
-    longer = toy.recipe(text, phases={"phase1": {"num_steps": 30, "batch_size": 8, "max_length": 32}})
+    longer = toy.recipe(text, phases=LONGER)
     assert pretrain(tmp_path, longer) == 2
     assert "--extend" in capsys.readouterr().err
     assert pretrain(tmp_path, longer, "--extend") == 0
@@ -219,7 +221,8 @@ def test_a_disk_that_fills_during_a_save(
         return real(self, step, **keywords)
 
     monkeypatch.setattr(ocp.CheckpointManager, "save", save)
-    assert pretrain(tmp_path, toy.recipe(text)) == 2
+    recipe = toy.recipe(text, phases=LONGER, export=False, examples=())
+    assert pretrain(tmp_path, recipe) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert "No space left on device" in error
     assert "free some space" in error
@@ -234,7 +237,7 @@ def test_a_disk_that_fills_during_a_save(
         return read(folder, shapes, *rest)
 
     monkeypatch.setattr(restoring, "_read_tree", read_tree)
-    assert pretrain(tmp_path, toy.recipe(text)) == 0
+    assert pretrain(tmp_path, recipe) == 0
     assert "resumed at step 10" in capsys.readouterr().err
     assert len(beside) == 1
     assert beside[0] < 0.1  # a restore holds one state, not a fresh one too
@@ -294,8 +297,8 @@ def test_a_mixture_of_two_sources(
         "new": {"options": {**options, "paths": (str(other),)}, "weight": 3},
         "only_evaluated": {"options": options, "weight": 0},
     }
-    phases = {"phase1": {"num_steps": 8, "batch_size": 8, "max_length": 32}}
-    recipe = toy.recipe(text, corpus={"parts": parts, "options": {}}, phases=phases)
+    at_end = {"training": {"eval_every_steps": 30}, "checkpoints": {"every_steps": 30}}
+    recipe = toy.recipe(text, corpus={"parts": parts, "options": {}}, phases=LONGER, **at_end)
     assert pretrain(tmp_path, recipe) == 0
     shown = capsys.readouterr().err
     assert "shares of the rows: new 75.0%, old 25.0%, only_evaluated 0.0%" in shown

@@ -13,6 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.encoders import bert
 from bert_jax.models.model import fresh_params
+from bert_jax.models.transformer import stack_layers
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.reporting.observer import Observer
 from bert_jax.rows.loader import LoaderConfig
@@ -81,7 +82,7 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="module")
 def model(tokenizer: Tokenizer) -> tuple[ModelConfig, Any]:
     config = bert.Config(tokenizer.size, 16, 1, 2, 32, max_length=32, dropout_rate=0.0, attention_dropout_rate=0.0)
-    return config, fresh_params(config)
+    return config, jax.device_get(fresh_params(config))
 
 
 def begun(folder: Path, **changes: Any) -> dict[str, Evaluator]:
@@ -95,12 +96,12 @@ def score(folder: Path, tokenizer: Tokenizer, model: ModelConfig, params: Any, *
 
 @pytest.mark.parametrize("changes", [{}, {"layers": "scanned"}], ids=["unrolled", "scanned"])
 def test_a_frozen_probe_tells_a_sound_encoder_from_a_broken_one(
-    changes: dict[str, Any], data: Path, tokenizer: Tokenizer
+    changes: dict[str, Any], data: Path, tokenizer: Tokenizer, model: tuple[ModelConfig, Any]
 ) -> None:
     config = bert.Config(tokenizer.size, 16, 1, 2, 32, max_length=32, **changes)
-    params = fresh_params(config)
+    params = stack_layers(model[1]) if changes else model[1]
     sound = score(data, tokenizer, config, params)
-    broken = score(data, tokenizer, config, jax.tree.map(lambda x: 0 * x, params))
+    broken = score(data, tokenizer, config, jax.tree.map(np.zeros_like, params))
     assert sound.keys() == broken.keys() == {"probe/loss", "probe/accuracy"}
     assert sound["probe/accuracy"] > 0.95
     assert broken["probe/accuracy"] < 0.7

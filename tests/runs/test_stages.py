@@ -71,16 +71,17 @@ def test_a_phase_has_its_own_base_of_rotation_and_one_set_of_parameters(tmp_path
 def test_a_run_in_stages_ends_as_the_model_of_its_last(tmp_path: Path) -> None:
     text = toy.write_text(tmp_path / "text.txt", documents=40)
     recipe = toy.write_recipe(tmp_path / "recipe.json", config_of(text, STAGES))
+    arguments = [f"--config={recipe}", f"--workdir={tmp_path / 'run'}", "--config.checkpoints.every_steps=4"]
     with toy.one_device():
-        assert run(["pretrain", f"--config={recipe}", f"--workdir={tmp_path / 'run'}"]) == 0
+        assert run(["pretrain", *arguments]) == 0
     rates = {r["step"]: r["learning_rate"] for r in gang.records(tmp_path / "run") if r["split"] == "train"}
     assert rates[16] < rates[14] < rates[12] == pytest.approx(1e-3)
     exported = json.loads((tmp_path / "run" / "hugging_face" / "config.json").read_text())
     assert exported["rope_parameters"]["full_attention"]["rope_theta"] == 160_000.0
     models = [bert_jax.load(str(tmp_path / "run" / folder)).config for folder in ("", "hugging_face")]
     assert models[0] == models[1]
-    bases = {step: bert_jax.load(f"{tmp_path / 'run'}@{step}").config.global_theta for step in (2, 8, 10, 16)}
-    assert bases == {2: 10_000.0, 8: 10_000.0, 10: 160_000.0, 16: 160_000.0}, (
+    bases = {step: bert_jax.load(f"{tmp_path / 'run'}@{step}").config.global_theta for step in (4, 8, 12, 16)}
+    assert bases == {4: 10_000.0, 8: 10_000.0, 12: 160_000.0, 16: 160_000.0}, (
         "a step has the base that it was trained with"
     )
 

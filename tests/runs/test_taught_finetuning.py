@@ -23,7 +23,7 @@ from bert_jax.reporting.measures import headline
 from bert_jax.reporting.progress import ProgressLine
 from bert_jax.runs import cached_teacher
 from bert_jax.runs.cached_teacher import fill
-from bert_jax.task import titles_of
+from bert_jax.task import Variables, titles_of
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 from tests import toy
@@ -75,7 +75,9 @@ def taught_task(trained: Any, name: str = "classification", **keys: Any) -> Any:
 def losses(task: Any) -> dict[str, float]:
     batch = task.rows["train"].take(np.arange(16), 32)
     terms = jax.jit(lambda variables: task.loss(variables, batch, None).terms)
-    variables = meshes.unbox(task.init(jax.random.key(0)))
+    shapes, rng = meshes.unbox(jax.eval_shape(task.init, jax.random.key(0))), np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: rng.normal(0, 0.1, leaf.shape).astype(leaf.dtype), shapes.params)
+    variables = Variables(params, task.lessons.frozen)
     return {name: float(one.value / one.count) for name, one in terms(variables).items()}
 
 
@@ -153,7 +155,7 @@ def test_what_a_cached_teacher_says_is_computed_once(tuned: Path, tmp_path: Path
     """The second time it is read; the devices have no teacher, and a step computes none."""
     trained, notes = bert_jax.load(str(tuned / "teacher")), list[str]()
     tasks = [taught_task(trained, cached=True) for _ in range(2)]
-    assert tasks[0].init(jax.random.key(0)).frozen == {}
+    assert jax.eval_shape(tasks[0].init, jax.random.key(0)).frozen == {}
     assert tasks[0].flops_per_row["train"] < taught_task(trained).flops_per_row["train"]
     for task in tasks:
         fill({"": task}, "teacher@1", "examples", str(tmp_path), notes.append)

@@ -131,19 +131,24 @@ def taught(folder: Path, packing: str = "bucketed", **teacher: Any) -> Any:
     return toy_tasks.prepared(folder, recipe(**changes))[0]
 
 
+def frozen_of(task: Any) -> Any:
+    """Return what the task reads and does not train; the program draws no parameters."""
+    return jax.jit(lambda key: task.init(key).frozen)(jax.random.key(0))
+
+
 def test_each_task_is_taught_by_the_task_of_its_name(finished: Path) -> None:
     """A student that is the teacher learns nothing more, in any task; the teacher is there once."""
     task, teacher = taught(finished, hidden={"weight": 1.0}), load(str(finished / "run"))
-    variables = task.init(jax.random.key(0))
-    [frozen] = variables.frozen.values()
+    every = frozen_of(task)
+    [frozen] = every.values()
     assert frozen.keys() == teacher.params.keys() >= {"encoder", "clas_classifier", "tagg_classifier"}
     for name in ("clas", "regr", "tagg"):
         one = task.of(name)
         assert one.loss_weights == {f"{name}/": 1.0, f"{name}/soft": 1.0, f"{name}/hidden": 1.0}
         batch = task.source("eval", name, 0, f"{name}/dev").rows(np.zeros(8, np.int64), np.arange(8))
-        terms = jax.jit(
-            lambda params, one=one, batch=batch: one.loss(Variables(params, variables.frozen), batch, None)
-        )(teacher.params).terms
+        terms = jax.jit(lambda params, one=one, batch=batch: one.loss(Variables(params, every), batch, None))(
+            teacher.params
+        ).terms
         assert float(terms[f"{name}/"].value) > 0.1
         assert max(abs(float(terms[f"{name}/{lesson}"].value)) for lesson in ("soft", "hidden")) < 1e-5
 
@@ -153,7 +158,7 @@ def test_a_teacher_of_packed_rows(finished: Path, one_device: None) -> None:
     """It says the same of an example alone and in a packed row; a student with its parameters has a loss of 0."""
     weights = {"hidden": {"weight": 1.0}, "attention": {"weight": 1.0}}
     task, teacher = taught(finished, packing="packed", **weights), load(str(finished / "run"))
-    frozen, source = task.init(jax.random.key(0)).frozen, task.source("train", "train", 0)
+    frozen, source = frozen_of(task), task.source("train", "train", 0)
     assert task.describe().startswith("batches of an epoch: clas ")
     for name, first in (("clas", 0), ("regr", 1), ("tagg", 2)):
         one, sizes = task.of(f"{name}/packed"), [bucket.rows_per_epoch for bucket in source.buckets]

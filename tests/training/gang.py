@@ -26,16 +26,16 @@ TIMED = ("time", "tokens_per_second", "step_seconds", "mfu", "input_wait_seconds
 HEARTBEAT_SECONDS = 5
 FAULTY = """
 import sys
-from bert_jax.cli.main import run
+from MODULE import run
 if "--process_id=NUMBER" in sys.argv:
     FAULT
 sys.exit(run())
 """
 
 
-def faulty(fault: str, number: int = 1) -> tuple[str, str]:
-    """Return a program in place of ``-m bert_jax``, of which one process runs ``fault`` first."""
-    return "-c", FAULTY.replace("NUMBER", str(number)).replace("    FAULT", fault)
+def faulty(fault: str, number: int = 1, module: str = "bert_jax.cli.main") -> tuple[str, str]:
+    """Return a program that calls ``run`` of ``module``, of which one process runs ``fault`` first."""
+    return "-c", FAULTY.replace("NUMBER", str(number)).replace("    FAULT", fault).replace("MODULE", module)
 
 
 def make_inputs(folder: Path, num_steps: int = 50, every_steps: int = 10, **changes: Any) -> Path:
@@ -53,6 +53,13 @@ def make_inputs(folder: Path, num_steps: int = 50, every_steps: int = 10, **chan
     assert run(["corpus", f"--config={recipe}", named, f"--output={folder / 'corpus'}"]) == 0
     config["vocab"]["path"], config["corpus"]["path"] = str(folder / "vocab.txt"), str(folder / "corpus")
     return toy.write_recipe(folder / "recipe.json", config)
+
+
+def compile_once(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let later processes read from ``folder`` what the first has compiled."""
+    patch.setenv("JAX_COMPILATION_CACHE_DIR", str(folder))
+    patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    patch.setenv("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 
 class Gang:

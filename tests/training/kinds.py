@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cli import flags
-from bert_jax.cli.main import in_processes
+from bert_jax.cli import main as commands
 from bert_jax.cluster import distributed
 from bert_jax.losses.cross_entropy import Accuracy, CrossEntropy
 from bert_jax.models.dropout import dropout
@@ -209,7 +209,7 @@ def train(workdir: str, **changes: Any) -> dict[str, float]:
         return train_and_evaluate(Run(Kinds(), of, observer, {"corpus_fingerprint": "none", "run": run}, 1e12))
 
 
-def main() -> int:
+def main(argv: Sequence[str]) -> int:
     """Run as one process of a ``gang.Gang``."""
     parser = argparse.ArgumentParser()
     parser.add_argument("verb")
@@ -217,12 +217,18 @@ def main() -> int:
     parser.add_argument("--workdir")
     parser.add_argument("--micro_batches", type=int, default=1)
     flags.add_processes(parser)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     Path(arguments.workdir).mkdir(parents=True, exist_ok=True)
     arguments.config = types.SimpleNamespace(to_json_best_effort=lambda: "{}")
     changes = {"micro_batches": arguments.micro_batches}
-    return in_processes(arguments, lambda: train(arguments.workdir, **changes))
+    return commands.in_processes(arguments, lambda: train(arguments.workdir, **changes))
+
+
+def run() -> int:
+    """Run ``main`` as a command is run: errors and signals end it as they end a command; return the exit code."""
+    commands._dispatch = main
+    return commands.run()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

@@ -38,6 +38,8 @@ LAYOUTS = {  # devices, mesh, micro-batches
     "sharded update": (8, MeshConfig(), 2),
     "sharded over fsdp": (8, MeshConfig(data=2, fsdp=4), 1),
 }
+TOGETHER = ("fsdp", "tensor")  # in test_all_axes_in_float64, so they are heavy where they are alone
+NAMES = [pytest.param(name, marks=[pytest.mark.heavy] * (name in TOGETHER)) for name in LAYOUTS]
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +55,17 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[Corpus, Tokenizer]:
 
 
 def one_update(
-    text: tuple[Corpus, Tokenizer], devices: int, mesh_config: MeshConfig, micro_batches: int, **model: Any
-) -> tuple[dict[str, float], Any]:
-    """Metrics and first moments (a tenth of the gradient, unclipped) after one step on a batch of uneven masks."""
+    text: tuple[Corpus, Tokenizer],
+    devices: int,
+    mesh_config: MeshConfig,
+    micro_batches: int,
+    drawn: Any = None,
+    **model: Any,
+) -> tuple[dict[str, float], Any, Any]:
+    """Metrics, first moments (a tenth of the gradient, unclipped) after a step on a batch of uneven masks, first state.
+
+    ``drawn``: the first state from elsewhere; if None, the devices draw one.
+    """
     corpus, tokenizer = text
     config = bert.Config(
         tokenizer.size, 32, 1, 2, 64, max_length=32, **{"dropout_rate": 0.1, "attention_dropout_rate": 0.1, **model}
@@ -64,7 +74,12 @@ def one_update(
     mesh = meshes.make_mesh(mesh_config, jax.devices()[:devices])
     tx = adamw.Optimizer(clip_norm=None).make()
     schedule = linear.Schedule(1e-3, 0).make(10)
-    state, frozen = InitialState(task, tx, mesh, mesh_config.weight_update).make(0)
+    initial = InitialState(task, tx, mesh, mesh_config.weight_update)
+    if drawn is None:
+        state, frozen = initial.make(0)
+    else:
+        state, frozen = jax.tree.map(lambda array, like: jax.device_put(array, like.sharding), drawn, initial.shapes)
+    first = jax.device_get((state, frozen))
     indices = np.arange(ROWS)
     batch = task.source("train", "phase1", 0).rows(np.zeros_like(indices), indices)
     batch["masked_weights"][::3, 1:] = 0  # uneven over rows, devices and micro-batches
@@ -74,17 +89,17 @@ def one_update(
         step = jit_train_step(make_train_step(task, tx, schedule, 0, gradients), state)
         state = step(state, frozen, meshes.to_devices(batch, mesh))
     metrics = {name: float(s.value / s.count) for name, s in state.metrics.items() if name != "tokens"}
-    return metrics, jax.device_get(state.opt_state[1].mu)
+    return metrics, jax.device_get(state.opt_state[1].mu), first
 
 
 @pytest.fixture(scope="module")
-def alone(text: tuple[Corpus, Tokenizer]) -> tuple[dict[str, float], Any]:
+def alone(text: tuple[Corpus, Tokenizer]) -> tuple[dict[str, float], Any, Any]:
     """What one device gives."""
     return one_update(text, 1, MeshConfig(), 1)
 
 
 def compare(
-    found: tuple[Any, Any], expected: tuple[Any, Any], loss_tolerance: float, gradient_tolerance: float
+    found: tuple[Any, ...], expected: tuple[Any, ...], loss_tolerance: float, gradient_tolerance: float
 ) -> None:
     for name, value in expected[0].items():
         assert found[0][name] == pytest.approx(value, rel=loss_tolerance), name
@@ -97,14 +112,15 @@ def compare(
         assert np.abs(got - wanted).max() <= gradient_tolerance * largest, jax.tree_util.keystr(path)
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_layout_gives_the_same_step(
     name: str, text: tuple[Corpus, Tokenizer], alone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dropout is on: its bits follow the rows."""
+    """Dropout is on: its bits follow the rows. One layout here, and all axes below, also draw the first parameters."""
     devices, mesh_config, micro_batches = LAYOUTS[name]
     monkeypatch.setattr(meshes, "SPLIT", 16 if name.startswith("sharded") else 1000)
-    found = one_update(text, devices, mesh_config, micro_batches)
+    drawn = None if name == "sharded update" else alone[2]
+    found = one_update(text, devices, mesh_config, micro_batches, drawn)
     compare(found, alone, loss_tolerance=1e-6, gradient_tolerance=1e-5)
 
 
@@ -137,7 +153,7 @@ def test_an_indivisible_vocabulary_is_replicated(text: tuple[Corpus, Tokenizer])
     )
     task = Objective(Config(), Setting(odd, {"phase1": 32})).with_text(corpus, tokenizer)
     mesh = meshes.make_mesh(MeshConfig(data=-1, tensor=2))
-    state, _ = InitialState(task, adamw.Optimizer().make(), mesh).make(0)
+    state, _ = InitialState(task, adamw.Optimizer().make(), mesh).shapes
     table = state.params["encoder"]["embeddings"]["word_embeddings"].sharding.spec
     assert table[0] is None
     assert state.params["encoder"]["layer_0"]["mlp"]["input"]["kernel"].sharding.spec == jax.P("fsdp", "tensor")

@@ -16,6 +16,7 @@ from tests.tasks import toy_tasks
 from tests.training import gang
 from tests.training.gang import Gang, faulty
 
+KINDS = "tests.training.kinds"
 MESHES = {
     "data": (),
     "fsdp": ("--config.mesh={'data': 1, 'fsdp': -1}",),
@@ -57,15 +58,29 @@ UNREAD_STEP = """
 """
 
 
-def test_two_train_as_one_fail_are_told_to_go_and_are_killed(
-    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever comes to one ends both, and each time two go on; they end as one process with two devices does."""
+def test_two_train_as_one_and_one_is_killed(recipe: Path, tmp_path: Path) -> None:
+    """The other ends too. Both trained as one process with two devices does."""
     cut, flags = tmp_path / "cut", MESHES["fsdp"]
+    job = Gang(recipe, cut, 2, flags)
+    job.reach(random.Random(time.time()).randrange(10, 18))
+    job.send(1, signal.SIGKILL)
+    (code, said), _ = job.end()
+    assert code == PEER_LOST, said
+    assert re.search("error: process 1 on .* is gone", said)
+    found, last = gang.records(cut), saved_steps(str(cut))[-1]
+    saves = ["--config.checkpoints.keep=20", f"--config.checkpoints.every_steps={last}"]
+    whole = gang.train(recipe, tmp_path / "whole", *flags, *saves, devices=2)
+    assert found == whole[: len(found)]
+    gang.assert_same_model(cut, tmp_path / "whole", last)
+
+
+def test_two_fail_as_one_go_on_and_are_told_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever comes to one ends both. The task compiles in a blink; ``test_four_two_one_four`` has real runs."""
+    cut = tmp_path / "cut"
     # An error of the system is one line and code 2, as of a process that is alone, and the other is told at once.
     with monkeypatch.context() as patch:
         patch.setattr(gang, "HEARTBEAT_SECONDS", 60)
-        job = Gang(recipe, cut, 2, flags, program=faulty(LOST_FILE))
+        job = Gang(tmp_path / "none", cut, 2, program=faulty(LOST_FILE, module=KINDS))
     (code, said), (own, own_output) = job.end()
     assert (code, own) == (BAD_INPUT, BAD_INPUT), (said, own_output)
     assert "has failed: /mnt/corpus/train-00001: no such file or directory; name another path" in said
@@ -73,30 +88,21 @@ def test_two_train_as_one_fail_are_told_to_go_and_are_killed(
     assert "Traceback" not in own_output
 
     # A step that one cannot read is read by none, though the read of the other has not come to its end.
-    before, newest = saved_steps(str(cut))[-2:]
-    job = Gang(recipe, cut, 2, flags, program=faulty(UNREAD_STEP.replace("STEP", str(newest))))
-    job.reach(18)
+    first, (before, newest) = gang.records(cut), saved_steps(str(cut))[-2:]
+    fault = UNREAD_STEP.replace("STEP", str(newest))
+    job = Gang(tmp_path / "none", cut, 2, program=faulty(fault, module=KINDS))
+    job.until(lambda: max(saved_steps(str(cut))) > newest)
     job.send(1, signal.SIGTERM)
     ended = job.end()
     assert [code for code, _ in ended] == [PREEMPTED, PREEMPTED], ended
     assert f"step {newest} is damaged: " in ended[0][1]  # as the other has found
     assert f" cannot be read (Input/output error); set aside as {cut}/damaged-step-{newest}" in ended[0][1]
     assert f"resumed at step {before}" in ended[0][1]
-    told = saved_steps(str(cut))[-1]
-    assert told == gang.records(cut)[-1]["step"] >= 18
+    found, told = gang.records(cut), saved_steps(str(cut))[-1]
+    assert told == found[-1]["step"] > newest
     assert f"step {told} is saved" in ended[0][1]
-
-    job = Gang(recipe, cut, 2, flags)
-    job.reach(told + random.Random(time.time()).randrange(6, 12))
-    job.send(1, signal.SIGKILL)
-    (code, said), _ = job.end()
-    assert code == PEER_LOST, said
-    assert re.search("error: process 1 on .* is gone", said)
-    found, last = gang.records(cut), saved_steps(str(cut))[-1]
-    assert last > told
-    whole = gang.train(recipe, tmp_path / "whole", *flags, "--config.checkpoints.keep=20", devices=2)
-    assert found == whole[: len(found)]
-    gang.assert_same_model(cut, tmp_path / "whole", last)
+    assert first[-1]["step"] > before
+    assert found[: len(first)] == first
 
 
 @pytest.mark.heavy

@@ -79,7 +79,7 @@ def run(config: Rule, params: Any, gradients: list[Any], rate: float = 0.01) -> 
         direction, state = tx.update(gradient, state, params)
         return jax.tree.map(lambda w, d: w - rate * d, params, direction), state
 
-    state = tx.init(params)
+    state = jax.jit(tx.init)(params)
     for gradient in gradients:
         params, state = update(gradient, state, params)
     return params
@@ -87,12 +87,12 @@ def run(config: Rule, params: Any, gradients: list[Any], rate: float = 0.01) -> 
 
 @functools.cache
 def tiny_params() -> Any:
-    return fresh_params(TINY)
+    return jax.device_get(fresh_params(TINY))  # numpy stacks layers without a program
 
 
 def random_like(params: Any, seed: int) -> Any:
     rng = np.random.default_rng(seed)
-    return jax.tree.map(lambda x: jnp.asarray(rng.normal(0, 1, x.shape), jnp.float32), params)
+    return jax.tree.map(lambda x: rng.normal(0, 1, x.shape).astype(np.float32), params)
 
 
 def by_hand(
