@@ -56,7 +56,7 @@ def fill_mask(model: TextModel, texts: Sequence[str], best: int = 5) -> list[Fil
         raise UserError(
             "a left-to-right model predicts what follows a text and cannot fill a [MASK]; leave config.examples out"
         )
-    if words := model.facts.get("without_class"):
+    if words := model.facts.get("differs"):
         raise UserError(f"this model is not read at its masks: it {words}; pretrain one with the objective mlm")
     if config.decodes:
         raise UserError(

@@ -91,7 +91,7 @@ def _of_workdir(source: str, workdir: str, step: int | None) -> TrainedModel:
     if isinstance(config, TransformerConfig) and config.layers == "scanned":
         params = unstack_layers(params, scanned_from(config.blocks))
         config = dataclasses.replace(config, layers="unrolled")
-    has_class = config.encoder in families() and not facts.get("without_class")
+    has_class = config.encoder in families() and not facts.get("differs")
     head = of_facts(facts, params) if has_class else None
     return TrainedModel(source, params, config, tokenizer, head, facts, workdir, step, _run_of(facts, step))
 

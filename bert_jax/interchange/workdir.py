@@ -48,7 +48,7 @@ def export_trained(
     workdir = trained.workdir or trained.source
     head = trained.head or of_facts(trained.facts, trained.params)  # raises: transformers has no class
     alone = f"{head.family.name}Model"
-    if (words := trained.facts.get("without_class")) and architecture != alone:
+    if (words := trained.facts.get("differs")) and architecture != alone:
         raise UserError(
             f"transformers has no class for the model of {workdir}: it {words}; --as={alone} writes the encoder alone"
         )

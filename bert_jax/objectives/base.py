@@ -65,7 +65,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
       writes: how a model that has learned this writes (``generation.steppers``): LEFT_TO_RIGHT, MASK_AT_END, or
         "" if it does not; the facts of a run keep it.
       derived: the names of the features that ``inputs`` adds to a batch.
-      without_class: what a model of this objective does that no class of transformers does, as "it ..." goes on; "" if
+      differs: what a model of this objective does that no class of transformers does, as "it ..." goes on; "" if
         there is a class.
       titles: metric, such as "sop_loss" -> its title in the report, besides the base class's titles (``titles_of``).
       whole_batches: whether what ``inputs`` or a head computes of a row depends on other rows. If so, both see the
@@ -77,7 +77,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
     reads: ClassVar[Literal["both sides", "what came before"]] = "both sides"
     writes: str = ""
     derived: tuple[str, ...] = ()
-    without_class: ClassVar[str] = ""
+    differs: ClassVar[str] = ""
     titles: ClassVar[Mapping[str, str]] = MLM_TITLES
 
     gathered_outputs: tuple[str, ...] = ()

@@ -51,7 +51,7 @@ class Objective(base.PretrainingObjective):
     parts = (LM_HEAD,)
     arrangement = "sentences"
     derived = ("decoder_input_ids", "decoder_position_ids", "decoder_sequence_ids", "masked_positions", "source_ids")
-    without_class: ClassVar[str] = "has a decoder whose tokens stand at positions of the source"
+    differs: ClassVar[str] = "has a decoder whose tokens stand at positions of the source"
     titles: ClassVar[Mapping[str, str]] = {
         "fragment_loss": "Loss of the hidden fragment, nats",
         "fragment_accuracy": "Accuracy in the hidden fragment",

@@ -28,7 +28,7 @@ class Objective(base.PretrainingObjective):
     arrangement: ClassVar[str] = "sentences"
     parts = (LM_HEAD,)
     derived = ("masked_positions", "masked_weights")
-    without_class: ClassVar[str] = "predicts a masked token at the position before it"
+    differs: ClassVar[str] = "predicts a masked token at the position before it"
 
     def terms(self, config: Config) -> dict[str, Term]:
         return {"mlm": MLM}

@@ -53,7 +53,7 @@ class SeveralObjectives(TaskOfSeveral[PretrainingObjective]):
         last = at_end[0]
         self.parts = tuple({part.name: part for one in at_end for part in one.parts}.values())
         self.config, self.setting, self.given, self.tokenizer = last.config, last.setting, last.given, last.tokenizer
-        self.dtype, self.without_class = last.dtype, next(filter(None, (one.without_class for one in at_end)), "")
+        self.dtype, self.differs = last.dtype, next(filter(None, (one.differs for one in at_end)), "")
 
     @property
     def units(self) -> tuple[str, ...]:

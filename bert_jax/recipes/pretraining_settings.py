@@ -117,14 +117,13 @@ class PretrainingSettings(Settings):
             tree["training"] = {"evaluations": {chosen: evaluations[chosen]}}
         return with_contents(tree)
 
-    def fills(self, model: ModelConfig, without_class: str) -> bool:
+    def fills(self, model: ModelConfig) -> bool:
         """Return whether the finished model fills the examples.
 
-        False in a private run, since the words would come from the private text, and for a model that cannot fill a
-        mask: a left-to-right model, a model with a decoder, or a model ``without_class`` (``PretrainingObjective``).
+        False in a private run, since the words would come from the private text, and for a left-to-right model or a
+        model with a decoder, which cannot fill a mask.
         """
-        reads = not (model.causal or model.decodes or without_class)
-        return self.examples != () and not self.private and reads
+        return self.examples != () and not self.private and not model.causal and not model.decodes
 
     def continues(self, model: ModelConfig) -> bool:
         """Return whether the finished model goes on with the examples: where it reads left to right; see ``fills``."""

@@ -11,6 +11,7 @@ from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.objectives.reading import of_other_rows
+from bert_jax.objectives.several import SeveralObjectives
 from bert_jax.parts import catalogue
 from bert_jax.planning.compile import compile_phase, dearest_kind
 from bert_jax.program import size
@@ -66,6 +67,15 @@ def check_metrics(metric: str, experiment: Experiment, task: Task, mesh: Mesh) -
     if metric and not given and metric not in known:
         names = [*known, *(f"{name}/METRIC" for name in others)]
         raise UserError(f"config.selection.metric is {metric!r}; {configuration.nearest(metric, names)}")
+
+
+def check_exported(task: PretrainingObjective | SeveralObjectives) -> None:
+    """Raise ``UserError`` if transformers has no class for a model of ``task``, which a run would export."""
+    if task.differs:
+        raise UserError(
+            f"config.export is True, and transformers has no class for this model: it {task.differs}; set "
+            "config.export to False"
+        )
 
 
 def check_optimizer(task: Task, experiment: Experiment) -> None:

@@ -37,7 +37,7 @@ from bert_jax.reporting.observer import Observer
 from bert_jax.rows.units import columns
 from bert_jax.runs import own_parts
 from bert_jax.runs.baselines import write_baselines
-from bert_jax.runs.checks import check_metrics, check_optimizer, check_steps_fit, check_whole_batches
+from bert_jax.runs.checks import check_exported, check_metrics, check_optimizer, check_steps_fit, check_whole_batches
 from bert_jax.runs.filled_examples import continue_examples, fill_examples
 from bert_jax.runs.finishing import LONGER_PRETRAINING, export_newest, report_at_the_end, without_class
 from bert_jax.runs.inputs import CORPUS, Inputs
@@ -114,6 +114,8 @@ class Pretraining(Prepared):
         }
         self.task = objectives[0] if len(objectives) == 1 else SeveralObjectives(objectives, members)
         self._check_task()
+        if self.task.differs:  # then it fills no masks
+            self.settings = dataclasses.replace(settings, examples=())
         if devices is None:
             specs, evaluated = self.task.batch_specs, self.experiment.evaluated_phase
             batches = {f"config.phases.{p.kind}.batch_size": (p.batch_size, specs[p.kind]) for p in phases}
@@ -168,18 +170,14 @@ class Pretraining(Prepared):
         check_optimizer(task, self.experiment)
         if settings.export:
             check_family(task.setting.model)
-            if words := task.without_class:
-                raise UserError(
-                    f"config.export is True, and transformers has no class for this model: it {words}; set "
-                    "config.export to False"
-                )
+            check_exported(task)
         # Kinds of batches may give one metric one meaning only.
         check_meanings({kind: one.terms(one.config) for kind, one in tasks_of(task).items()})
         self._check_columns()
         lengths = {kind for one in tasks_of(task).values() for kind in one.setting.max_lengths}
         if settings.corpus.parts and any(name not in lengths for name in task.batch_specs):
             raise UserError("a mixture has rows of one length: set config.objective.packing to 'packed' or 'none'")
-        if settings.fills(task.setting.model, task.without_class):
+        if settings.fills(task.setting.model):
             check_masked(settings.examples or (), "config.examples")
 
     def _check_columns(self) -> None:
@@ -221,7 +219,7 @@ class Pretraining(Prepared):
         """
         settings = self.settings
         model = with_vocabulary_size(self.task.setting.model, settings.architecture, tokenizer.size, self.initial)
-        if settings.fills(model, self.task.without_class):
+        if settings.fills(model):
             encode_masked(settings.examples or (), tokenizer, model.max_length, "config.examples")
         task = self.task.with_text(corpus, tokenizer, model.vocab_size)
         experiment = self.experiment.in_steps(task)
@@ -287,7 +285,7 @@ class Pretraining(Prepared):
         replaced = sorted({key for phase in phases for key in phase.model})
         models = {p.kind: {key: getattr(task.of(p.kind).setting.model, key) for key in replaced} for p in phases}
         beside = {part.name: config_facts(part.config) for part in task.parts if isinstance(part, EncoderPart)}
-        has_class = not task.without_class and has_pretraining_class(model, parts)
+        has_class = not task.differs and has_pretraining_class(model, parts)
         facts = {
             "model": config_facts(model),
             **({"model_of_phases": models} if replaced else {}),
@@ -295,7 +293,7 @@ class Pretraining(Prepared):
             "vocabulary_sha256": opened.tokenizer.sha256,
             "corpus_fingerprint": opened.fingerprint,
             "head": {"architecture": of_pretraining(model, parts)} if has_class else None,
-            **({"without_class": task.without_class} if task.without_class else {}),
+            **({"differs": task.differs} if task.differs else {}),
             "objective": {"name": catalogue.name_of(module.__name__), **dataclasses.asdict(task.config)},
             **({"encoders": beside} if beside else {}),
             **({"writes": writes} if writes else {}),
@@ -331,7 +329,7 @@ class Pretraining(Prepared):
         self, opened: Opened, facts: Mapping[str, Any], observer: Observer, metrics: dict[str, float]
     ) -> dict[str, float]:
         assert opened.corpus
-        finish(self.settings, opened.model, facts, opened.corpus, observer)
+        finish(self.settings, opened.model, facts["head"], opened.corpus, observer)
         return metrics
 
 
@@ -376,17 +374,15 @@ def _with_frozen(tree: dict[str, Any], task: Task) -> dict[str, Any]:
     return named("", tree) | ({"frozen": others} if others else {})
 
 
-def finish(
-    settings: PretrainingSettings, model: ModelConfig, facts: Mapping[str, Any], corpus: Mixture, observer: Observer
-) -> None:
+def finish(settings: PretrainingSettings, model: ModelConfig, head: Any, corpus: Mixture, observer: Observer) -> None:
     """Write the examples, the export and the report of a finished run, and print what the user can do next.
 
-    ``facts``: the facts of the run.
+    ``head``: the entry of the run's facts with the class of transformers.
     """
-    workdir, head = files.as_path(observer.workdir), facts["head"]
+    workdir = files.as_path(observer.workdir)
     filled: list[str] = []
     trained = None
-    if settings.fills(model, facts.get("without_class", "")) or settings.continues(model):
+    if settings.fills(model) or settings.continues(model):
         show = continue_examples if model.causal else fill_examples
         with observer.showing("reporting"):
             trained = load(observer.workdir)

@@ -18,6 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.interchange.initial import start_from
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.trained_model import TrainedModel
+from bert_jax.interchange.workdir import export_trained
 from bert_jax.models.encoders import bert
 from bert_jax.recipes import recipes
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
@@ -73,8 +74,7 @@ def test_a_run_that_is_cut_ends_with_the_same_bits(name: str, tmp_path: Path) ->
     """And its export is BertForPreTraining with six token types; both orders at once have no class."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     phases = {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 32}}
-    shown: dict[str, Any] = {"examples": (), "export": name == "unilm"}
-    recipe = recipe_of(tmp_path, CUT[name], phases=phases, **shown)
+    recipe = recipe_of(tmp_path, CUT[name], phases=phases, export=name == "unilm")
     command = ["pretrain", f"--config={toy.write_recipe(tmp_path / 'recipe.json', recipe)}"]
     with toy.one_device():
         assert run([*command, f"--workdir={whole}"]) == 0
@@ -95,6 +95,9 @@ def test_a_run_that_is_cut_ends_with_the_same_bits(name: str, tmp_path: Path) ->
     assert model.head is None
     with pytest.raises(UserError, match="this model is not read at its masks: it predicts a masked token at the posit"):
         model.fill_mask("the [MASK] sees.")
+    with pytest.raises(UserError, match="no class for the model of .*: it predicts .*; --as=BertModel writes the enco"):
+        export_trained(model, tmp_path / "out")
+    assert "BertModel" in export_trained(model, tmp_path / "out", "BertModel").line
 
 
 def test_a_bert_of_two_token_types_begins_a_run_of_six(tmp_path: Path, text: Text) -> None:
