@@ -242,6 +242,8 @@ def test_its_parameters_are_counted(layers: Any) -> None:
     counted = [x.size for path, x in leaves if path[-1].key not in ("bias", "scale")]
     assert config.num_parameters == sum(counted)
     assert config == seq2seq.Config(30_522, **seq2seq.SIZES["base"], layers=layers)
+    assert round(sum(x.size for _, x in leaves) / 1e6) == 123  # as microsoft/MASS, MASS-summarization, README.md says
+    assert round(seq2seq.Config(30_522, **seq2seq.SIZES["middle"]).num_parameters / 1e6) == 208
     for fields in seq2seq.SIZES.values():
         build(seq2seq.Config, {"vocab_size": 10, **fields}, "config.model")
 

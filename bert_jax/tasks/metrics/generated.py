@@ -95,3 +95,4 @@ def _rouge(kind: str) -> Any:
     from rouge_score.rouge_scorer import RougeScorer
 
     return RougeScorer([kind], tokenizer=_Words())
+
