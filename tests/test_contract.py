@@ -88,7 +88,8 @@ def objective(name: str, packing: str, folder: Path) -> Any:
     recipe = floor.recipe(toy.write_text(folder / "text.txt", documents=120), name, packing, 64)
     if catalogue.find("objectives", name).Objective.arrangement == "sentences":
         del recipe["objective"]["short_row_probability"]  # of pairs alone
-    recipe["model"]["type_vocab_size"] = 6  # as UniLM needs
+    if name == "unilm":
+        recipe["model"]["type_vocab_size"] = 6
     return floor.made(folder, recipe)
 
 

@@ -32,7 +32,6 @@ EXAMPLES = [
 
 def made(**config: Any) -> Any:
     model = {"attention": config.pop("attention", "bidirectional"), "type_vocab_size": config.pop("types", 2)}
-    config = {"max_target_length": 8, **config}
     return toy_tasks.make_task("text_generation", {"train": EXAMPLES, "dev": EXAMPLES}, 24, config, **model)
 
 
@@ -153,7 +152,7 @@ def test_scores_are_those_of_the_libraries() -> None:
 
 def test_baselines_copy_the_source_and_its_first_sentence() -> None:
     examples = [{"id": "a", "text": "A film was seen. It was dull.", "target": "A film was seen."}]
-    task = toy_tasks.make_task("text_generation", {"train": examples, "dev": examples}, config={"max_target_length": 8})
+    task = toy_tasks.make_task("text_generation", {"train": examples, "dev": examples})
     found = task.guess()
     assert found["rouge_l_of_first_sentences"] == pytest.approx(100)
     assert found["rouge_l_of_copies"] == pytest.approx(100 * 2 * 4 / 11)
@@ -176,7 +175,7 @@ def test_bad_keys(config: dict[str, Any], message: str) -> None:
 def test_an_empty_target() -> None:
     splits = {"train": [EXAMPLES[0], {**EXAMPLES[1], "target": " "}]}
     with pytest.raises(UserError, match=r"1 targets are empty \(b\); write them, or leave the examples out"):
-        toy_tasks.make_task("text_generation", splits, config={"max_target_length": 8})
+        toy_tasks.make_task("text_generation", splits)
 
 
 @pytest.mark.usefixtures("one_device")

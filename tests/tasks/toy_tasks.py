@@ -87,6 +87,9 @@ MAKERS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
 }
 
 
+KEYS: dict[str, dict[str, Any]] = {"text_generation": {"max_target_length": 8}}  # that a toy of a task needs
+
+
 def examples(task: str, count: int, seed: int = 0) -> list[dict[str, Any]]:
     """With the roles of ``task``, and ids."""
     rng = random.Random(seed)
@@ -121,7 +124,7 @@ def make_task(
 ) -> ExampleTask:
     """The task on examples, without a run. ``config``: keys of config.task."""
     module = catalogue.find("tasks", name, having="Task")
-    own = module.Config(**(config or {}))
+    own = module.Config(**{**KEYS.get(name, {}), **(config or {})})
     tokenizer = make_tokenizer()
     shape = bert.Config(tokenizer.size, 32, 1, 2, 64, max_length=32, **model)
     found = {split: tuple(examples) for split, examples in splits.items()}
@@ -141,7 +144,7 @@ def write_examples(path: Path, found: list[dict[str, Any]]) -> Path:
 def recipe(task: str, **changes: Any) -> dict[str, Any]:
     """A config tree on train.jsonl and dev.jsonl. ``changes`` replace keys of its groups."""
     config: dict[str, Any] = {
-        "task": {"name": task},
+        "task": {"name": task, **KEYS.get(task, {})},
         "data": {"format": "jsonl", "splits": {"train": "train.jsonl", "dev": "dev.jsonl"}, "overlap": "warn"},
         "vocab": {"size": 160, "min_frequency": 1},
         "model": {
