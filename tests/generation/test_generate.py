@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from bert_jax.features import generate as generating
 from bert_jax.generation.settings import Settings
 from bert_jax.interchange import loading
 from bert_jax.interchange.trained_model import TrainedModel
-from bert_jax.models.encoders import albert, bert
+from bert_jax.models.encoders import albert, bert, seq2seq
 from bert_jax.recipes import recipes
 from bert_jax.text.tokenizer import Tokenizer, wordpiece
+from tests.generation.test_steppers import params_of
 from tests.models.helpers import random_params
 
 PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijk", "##a", "##b", "the", "cat", ".")
@@ -60,18 +62,31 @@ def test_texts_and_ids(one_device: None) -> None:
 
 
 def test_layers_that_share_parameters_keep_keys(one_device: None) -> None:
-    """The texts of ALBERT are those of a BERT with the same layer twice."""
+    """The texts of an ALBERT whose projection does nothing are the texts of a BERT with the same layer twice."""
     shared = model_of(albert, embedding_size=16)
-    layer, rest = shared.params["encoder"]["layer"], dict(shared.params["encoder"])
-    del rest["layer"]
-    apart = model_of()
-    projection = rest.pop("embedding_projection", None)
-    if projection is None:
-        params = {**shared.params, "encoder": {**rest, "layer_0": layer, "layer_1": layer}}
-        apart = TrainedModel("", params, apart.config, apart.tokenizer)
-        assert apart.generate(PROMPTS, max_new_tokens=5) == shared.generate(PROMPTS, max_new_tokens=5)
-    else:
-        assert shared.generate(PROMPTS, max_new_tokens=5)
+    encoder = {**shared.params["encoder"], "embedding_projection": {"kernel": np.eye(16), "bias": np.zeros(16)}}
+    shared = dataclasses.replace(shared, params={**shared.params, "encoder": encoder})
+    layer = encoder["layer"]
+    twice = {"embeddings": encoder["embeddings"], "layer_0": layer, "layer_1": layer}
+    apart = dataclasses.replace(model_of(), params={**shared.params, "encoder": twice})
+    assert apart.generate(PROMPTS, max_new_tokens=5) == shared.generate(PROMPTS, max_new_tokens=5)
+
+
+@pytest.mark.parametrize("way", ["mask at the end", "a decoder"])
+def test_models_that_read_the_prompt_as_a_source(way: str, one_device: None) -> None:
+    """The text stands alone; no batch size changes it. The longest prompt that is allowed is read."""
+    model = model_of(attention="bidirectional", type_vocab_size=6)
+    model = dataclasses.replace(model, facts={"writes": ["mask at the end"]})
+    if way == "a decoder":
+        config = seq2seq.Config(vocab_size=len(PIECES), **SIZES, num_decoder_layers=2)
+        model = dataclasses.replace(model, config=config, params=params_of(config), facts={})
+    found = model.generate(PROMPTS, max_new_tokens=5, no_repeat_ngram=1)
+    assert all(one.text == model.tokenizer.decode(one.ids) for one in found)
+    assert model.generate(PROMPTS, max_new_tokens=5, no_repeat_ngram=1, batch_size=1) == found
+    longest = 24 - (way != "a decoder") - 2  # [CLS] and [SEP] are around it
+    assert len(model.generate(["a " * longest], max_new_tokens=1)) == 1
+    with pytest.raises(UserError, match="the model has 24 positions"):
+        model.generate(["a " * (longest + 1)], max_new_tokens=1)
 
 
 def test_the_command_prints_a_record_a_line(

@@ -26,7 +26,6 @@ STEPPERS: dict[str, Stepper] = {
     ),
     "albert": LeftToRight(albert.Config(**DOUBLE, embedding_size=8, attention="causal", layers="scanned")),
     "a mask at the end": MaskAtEnd(bert.Config(**DOUBLE, type_vocab_size=6), MASK),
-    "a decoder": Decoder(seq2seq.Config(**DOUBLE, num_decoder_layers=3), MASK),
     "a scanned decoder": Decoder(seq2seq.Config(**DOUBLE, num_decoder_layers=3, layers="scanned"), MASK),
 }
 
