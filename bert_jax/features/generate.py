@@ -73,7 +73,8 @@ def generate(
             f"generate.beams is {settings.beams:,}, and the vocabulary has {tokenizer.size:,} pieces; give at most as "
             "many beams"
         )
-    encoded = encode_prompts(prompts, tokenizer, stepper, settings.max_new_tokens)
+    is_source = not isinstance(stepper, LeftToRight) or "task" in model.facts
+    encoded = encode_prompts(prompts, tokenizer, stepper, settings.max_new_tokens, is_source)
     width = _room(stepper)
     mesh = make_mesh(MeshConfig(), jax.local_devices())  # without the devices of other processes, which do not run this
     longest = padded_length(max(map(len, encoded)), width)
@@ -111,33 +112,32 @@ def stepper_of_trained(config: ModelConfig, facts: Mapping[str, Any], tokenizer:
 
 
 def encode_prompts(
-    prompts: Sequence[str], tokenizer: Tokenizer, stepper: Stepper, new: int, where: str = "a prompt"
+    prompts: Sequence[str], tokenizer: Tokenizer, stepper: Stepper, new: int, is_source: bool
 ) -> list[np.ndarray]:
     """Return the ids of each prompt, with the special tokens before it, int32 [P].
 
-    In a model that writes left to right, no special token closes a prompt.
-
     Args:
       new: the number of new tokens.
+      is_source: whether a target is written for a prompt, which special tokens close; else the prompt goes on.
 
     Raises:
       UserError: a prompt is empty, or is too long for the model's positions together with ``new`` tokens.
     """
     if not prompts:
-        raise UserError(f"there is no text to go on with; give {where}")
+        raise UserError("there is no text to go on with; give a prompt")
     before, after = tokenizer.around
-    after = () if isinstance(stepper, LeftToRight) else after
+    after = after * max(tokenizer.pair_separators, 1) if is_source else ()
     most = stepper.config.max_length  # type: ignore[attr-defined]
     encoded = []
     for text, ids in zip(prompts, tokenizer.encode_batch(prompts), strict=True):
         if not len(ids):
-            raise UserError(f"{where} is empty ({text[:60]!r}); give the text that the model goes on with")
+            raise UserError(f"a prompt is empty ({text[:60]!r}); give the text that the model goes on with")
         encoded.append(np.array([*before, *ids, *after], np.int32))
         length = len(encoded[-1])
         if isinstance(stepper, Decoder) and new >= most:
             raise UserError(f"max_new_tokens is {new}; the decoder has {most} positions: give at most {most - 1}")
         if length + (0 if isinstance(stepper, Decoder) else new) > most:
-            too_long = f"{where} has {length} tokens" + f", and max_new_tokens is {new}" * (length < most)
+            too_long = f"a prompt has {length} tokens" + f", and max_new_tokens is {new}" * (length < most)
             advice = f"give at most {most - length} max_new_tokens" if length < most else "shorten it"
             raise UserError(f"{too_long}; the model has {most} positions: {advice}: {text[:60]!r}")
     return encoded

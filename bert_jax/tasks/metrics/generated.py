@@ -95,4 +95,3 @@ def _rouge(kind: str) -> Any:
     from rouge_score.rouge_scorer import RougeScorer
 
     return RougeScorer([kind], tokenizer=_Words())
-
