@@ -65,6 +65,8 @@ WORST = {
     "inspection.markup.CLOSING": ("search", ("", "<", ""), ("", "</a", ""), ("</", "a", ">")),
     "inspection.pieces._NO_TEXT": ("fullmatch", ("[unused", "1", "x"), ("<", ">", "x")),
     "tasks.metrics.entities.TAG": ("fullmatch", ("B-", "a", "\n")),
+    "tasks.metrics.generated._IDEOGRAPH": ("search", ("", "a", ""), ("", "一", "")),
+    "tasks.metrics.generated._WORD": ("findall", ("", "a", ""), ("", "a ", ""), ("", "一", "")),
     "tasks.metrics.spans._ARTICLES": ("findall", ("", "a", ""), ("", "a ", ""), ("", "the", "")),
     "tasks.metrics.spans._CMRC_PIECES": ("findall", ("", "a", ""), ("", "一", ""), ("", "a一", "")),
     "text.json_engine.BESIDE_SPACE": ("search", ("", " ", "x"), ("", "é ", "x")),

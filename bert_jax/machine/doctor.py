@@ -41,6 +41,7 @@ EXTRAS = {
     "segment": "the words of Chinese text",
     "retrieval": "BM25 beside a search by meaning",
     "cmrc": "scores of CMRC 2018",
+    "generation": "scores of written texts",
     "gcs": "paths gs://",
     "s3": "paths s3://",
     "wandb": "the logger wandb",

@@ -42,6 +42,8 @@ BASELINES = {
     "accuracy": (("majority_rate", "majority rate"), ("chance_rate", "chance")),
     "loss": (("mean_label_loss", "loss of the mean label"),),
 }
+# The score X of written texts is compared with X_of_copies and X_of_first_sentences.
+OF_TEXTS = (("of_copies", "copy of the source"), ("of_first_sentences", "first sentence"))
 CONSTANT = "a constant answer"
 _CORRELATIONS = ("correlation", "pearson", "spearmanr")  # ends of names of metrics that are 0 for any constant answer
 # Name of a baseline -> what it does, for people who have not met it.
@@ -190,8 +192,7 @@ def _baselines(metric: str, baselines: Mapping[str, Any]) -> list[_Baseline]:
         return [_Baseline(CONSTANT, 0.0, 0.0)]
     of_term = (
         (f"{name.removesuffix('_accuracy')}_majority_rate", "majority rate"),
-        (f"{name}_of_copies", "copy of the source"),
-        (f"{name}_of_first_sentences", "first sentence"),
+        *((f"{name}_{ending}", label) for ending, label in OF_TEXTS),
     )
     keys = [(f"{key}{slash}{part}", label) for key, label in BASELINES.get(name, of_term)]
     keys += [(f"{name}/{key}", label) for key, label in BASELINES.get(part, ())]

@@ -211,11 +211,14 @@ class Task(ExampleTask):
         other = rng.site("other_tokens").bits(labels.shape) % jnp.uint32(tokenizer.size)
         shown = jnp.where(fate < _of_bits(_MASKED + _RANDOM), other.astype(jnp.int32), labels)
         shown = jnp.where(fate < _of_bits(_MASKED), jnp.int32(tokenizer.mask_id), shown)
-        rows, outside = jnp.arange(len(labels))[:, None], batch["input_ids"].shape[1]
-        places = jnp.where(chosen, batch["masked_positions"], outside)
-        ids = batch["input_ids"].at[rows, places].set(shown, mode="drop")
-        positions = jnp.arange(ids.shape[1], dtype=jnp.int32)[None]
-        order = jnp.maximum(positions - batch["source_lengths"][:, None] + 1, 0)
+        ids = batch["input_ids"]
+        after = (
+            jnp.arange(ids.shape[1], dtype=jnp.int32)[None] - batch["source_lengths"][:, None]
+        )  # place in the target
+        place = jnp.clip(after, 0, labels.shape[1] - 1)
+        shown, taken = (jnp.take_along_axis(x, place, axis=1) for x in (shown, chosen))
+        ids = jnp.where(taken & (place == after), shown, ids)
+        order = jnp.maximum(after + 1, 0)
         return {**batch, "input_ids": ids, "order_ids": order}, weights * chosen
 
     def outputs(self, variables: Variables, batch: Batch) -> dict[str, jax.Array]:

@@ -14,7 +14,7 @@ from flax import linen as nn
 
 from bert_jax.models import heads
 from bert_jax.models.bilstm import BiLstm
-from bert_jax.models.encoders import albert, distilbert, electra, modernbert, seq2seq
+from bert_jax.models.encoders import albert, distilbert, electra, gpt2, modernbert, seq2seq
 from bert_jax.models.heads import HiddenStates
 from bert_jax.models.model import LM_HEAD, POOLER, SOP_HEAD, Model, Part, encoder_file, head_class, token_head
 from bert_jax.models.primitives import ACTIVATIONS, Dense
@@ -33,6 +33,7 @@ ALBERT = albert.Config(**(TINY | {"num_layers": 1, "embedding_size": 8}), dtype=
 ELECTRA = electra.Config(**(TINY | {"num_layers": 1, "embedding_size": 8}), dtype="bfloat16")
 DISTILBERT = distilbert.Config(**(TINY | {"num_layers": 1}), dtype="bfloat16")
 MODERNBERT = modernbert.Config(**(TINY | {"num_layers": 1}), dtype="bfloat16")
+GPT2 = gpt2.Config(**(TINY | {"num_layers": 1}), dtype="bfloat16")
 SEQ2SEQ = seq2seq.Config(**(TINY | {"num_layers": 1}), dtype="bfloat16", num_decoder_layers=1)
 WRITTEN = {  # what a decoder reads
     "decoder_input_ids": random_batch()["masked_positions"],
@@ -72,6 +73,7 @@ MODULES: dict[str, tuple[Any, dict[str, np.ndarray]]] = {  # module, its inputs
         Model(MODERNBERT, (POOLER, *token_head(MODERNBERT), LM_HEAD, Part.of("classifier", heads.Classifier))),
         MASKED,
     ),
+    "gpt2": (Model(GPT2, (POOLER, LM_HEAD)), MASKED),
     "seq2seq": (Model(SEQ2SEQ, (LM_HEAD,)), IDS | WRITTEN),
     "teacher": (Model(CONFIG, (Part.of("states", HiddenStates, states=(0, 1), width=8),)), IDS),
     "sentence_embeddings": (Model(CONFIG, (Part.of("sentence_vector", heads.SentenceVector),)), IDS),
@@ -80,6 +82,7 @@ OWN_ENCODERS = (
     "albert",
     "distilbert",
     "electra",
+    "gpt2",
     "modernbert",
     "seq2seq",
 )  # kinds whose encoder has other parameters than the rest

@@ -262,7 +262,7 @@ def test_a_value_is_held_against_its_strongest_baseline():
 
 
 def test_the_page_says_what_a_baseline_is(tmp_path):
-    named = {name for named in measures.BASELINES.values() for _, name in named}
+    named = {name for named in (*measures.BASELINES.values(), measures.OF_TEXTS) for _, name in named}
     assert measures.MEANINGS.keys() == named | {measures.CONSTANT}
     write_run(tmp_path, baselines={"unigram_cross_entropy": 6.0, "trigram_cloze_cross_entropy": 5.5})
     text, _ = text_of(tmp_path)

@@ -33,11 +33,12 @@ def untrained(name, examples):
     model = bert.Config(vocab_size=tokenizer.size, hidden_size=16, num_layers=1, num_heads=2, mlp_dim=32, max_length=64)
     labels = LABELS.get(name, ())
     setting = Setting({"dev": tuple(examples)}, tokenizer, model, labels, 64, 8, packing="none")
-    params = jax.jit(module.Task(module.Config(), setting).init)(jax.random.key(0)).params
+    keys = toy_tasks.KEYS.get(name, {})
+    params = jax.jit(module.Task(module.Config(**keys), setting).init)(jax.random.key(0)).params
     params = jax.tree.map(
         np.asarray, jax.tree.map(lambda leaf: leaf.unbox(), params, is_leaf=lambda x: hasattr(x, "unbox"))
     )
-    facts = {"task": {"name": name}, "labels": list(labels), "max_length": 64}
+    facts = {"task": {"name": name, **keys}, "labels": list(labels), "max_length": 64}
     return TrainedModel("", params, model, tokenizer, facts=facts, step=7)
 
 

@@ -127,6 +127,12 @@ ENCODERS = {
         ["squad.json"],
     ),
     "fill-mask": Verb(of_run("fill-mask", "the [MASK] sees"), "step", "workdir"),
+    "generate": Verb(
+        of_run("generate", "--input={}/texts.txt"),
+        "step max_new_tokens temperature top_k top_p seed beams length_penalty no_repeat_ngram num_results batch_size",
+        "workdir input",
+        ["texts.txt"],
+    ),
 }
 READERS = {
     "inspect": Verb(
