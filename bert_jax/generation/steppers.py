@@ -207,13 +207,14 @@ def token_types(config: ModelConfig) -> tuple[int, int]:
     return UNILM_TYPES if known > max(UNILM_TYPES) else (0, int(known > 1))
 
 
-def memory_bytes(config: ModelConfig, rows: int, slots: int) -> int:
+def memory_bytes(config: ModelConfig, rows: int, slots: int, dtype: Any = None) -> int:
     """Return the bytes of the keys and values that a model's layers keep for rows of ``slots`` tokens.
 
-    The slots of a model with a decoder are the tokens of source and target, and the layers of the decoder keep both.
+    They are of ``dtype``, by default the dtype of vectors on this machine. The slots of a model with a decoder are the
+    tokens of source and target, and the layers of the decoder keep both.
     """
     layers = getattr(config, "num_decoder_layers", config.num_layers) if isinstance(config, TransformerConfig) else 0
-    return 2 * layers * rows * slots * config.hidden_size * jnp.dtype(activation_dtype(config)).itemsize
+    return 2 * layers * rows * slots * config.hidden_size * jnp.dtype(dtype or activation_dtype(config)).itemsize
 
 
 def _lengths(prompt: Prompt) -> jax.Array:

@@ -14,6 +14,7 @@ from typing import Any
 
 from bert_jax import configuration
 from bert_jax.errors import UserError
+from bert_jax.generation.steppers import memory_bytes
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.config import ModelConfig
@@ -21,7 +22,7 @@ from bert_jax.planning import page, topologies
 from bert_jax.planning.largest_micro_batch import LargestMicroBatch, largest_micro_batches
 from bert_jax.planning.plan import Change, Machine, Plan, make
 from bert_jax.planning.smallest_change import smallest_change
-from bert_jax.program import Note
+from bert_jax.program import Note, size
 from bert_jax.recipes import recipes
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.runs.inputs import read_initial
@@ -119,8 +120,18 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> PlanRes
     batches = {phase.kind: phase.batch_size for phase in experiment.phases.phases}
     note(f"compiling the step of {', '.join(batches)} for {topology.name}")
     made = make(recipe, machine, price, note=note)
+    made = dataclasses.replace(made, notes=(*made.notes, *_when_it_writes(task, first_model(recipe.settings, initial))))
     search = (recipe, machine, made, note)
     return PlanResult(made, request, batches, lambda: smallest_change(*search), lambda: largest_micro_batches(*search))
+
+
+def _when_it_writes(task: Task, model: ModelConfig) -> list[str]:
+    """Return a line with the memory that ``bert-jax generate`` takes for a model of ``task``; [] if it cannot write."""
+    length = model.max_length
+    if not (model.causal or model.decodes or any(one.writes for one in tasks_of(task).values())):
+        return []
+    kept = size(memory_bytes(model, 1, length, model.compute_dtype))
+    return [f"bert-jax generate keeps {kept} of keys and values for each text, or beam, of {length:,} tokens"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,9 @@ import pytest
 from bert_jax.generation.steppers import Decoder, LeftToRight, MaskAtEnd, Stepper, memory_bytes, reorder
 from bert_jax.models.encoders import albert, bert, gpt2, modernbert, seq2seq
 from bert_jax.models.model import LM_HEAD, Model, shapes_of
+from bert_jax.planning.plan import Change
+from bert_jax.recipes import recipes
+from bert_jax.runs import recipe_plan
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "mlp_dim": 24, "max_length": 32}
 DOUBLE: dict[str, Any] = {**SIZES, "dtype": "float64"}
@@ -104,3 +107,13 @@ def test_token_by_token_equals_whole_texts(name: str) -> None:
         np.testing.assert_allclose(np.swapaxes(found, 0, 1), one_pass(stepper, texts), atol=1e-12)
     kept = sum(x.nbytes for x in jax.tree.leaves(state.memory))
     assert kept == memory_bytes(stepper.config, len(lengths), SLOTS)  # a padded prompt of 8, and new tokens
+
+
+def test_a_plan_says_what_generation_keeps() -> None:
+    """GPT-2 keeps 2 x 12 layers x 768 numbers of two bytes for a token."""
+    recipe = recipe_plan.PretrainingRecipe.of(recipes.load("gpt2").to_dict())
+    task, _ = recipe.variant(Change(), jax.devices()[:1])
+    [line] = recipe_plan._when_it_writes(task, task.setting.model)  # type: ignore[attr-defined]
+    assert line == "bert-jax generate keeps 36.00 MiB of keys and values for each text, or beam, of 1,024 tokens"
+    mlm = recipe_plan.PretrainingRecipe.of(recipes.load("quickstart").to_dict()).variant(Change(), jax.devices()[:1])[0]
+    assert recipe_plan._when_it_writes(mlm, bert.Config(40)) == []
