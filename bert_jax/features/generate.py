@@ -73,7 +73,10 @@ def generate(
             f"generate.beams is {settings.beams:,}, and the vocabulary has {tokenizer.size:,} pieces; give at most as "
             "many beams"
         )
-    is_source = not isinstance(stepper, LeftToRight) or "task" in model.facts
+    learned_targets = bool(model.facts.get("task") and model.facts.get("writes"))  # the task text_generation
+    is_source = learned_targets or not isinstance(stepper, LeftToRight)
+    if isinstance(stepper, LeftToRight):
+        stepper = dataclasses.replace(stepper, goes_on=not is_source)
     encoded = encode_prompts(prompts, tokenizer, stepper, settings.max_new_tokens, is_source)
     width = _room(stepper)
     mesh = make_mesh(MeshConfig(), jax.local_devices())  # without the devices of other processes, which do not run this

@@ -83,12 +83,18 @@ class LeftToRight:
     """Writes with a model whose tokens see what came before (Radford et al. 2018, section 3.1).
 
     A model of both sides is run left to right by ``order_ids``; this has a meaning if it was trained so.
+
+    Attributes:
+      goes_on: whether the new text goes on with the prompt, so that n-grams are counted in the prompt too; else the
+        prompt is a source, whose words the new text may repeat.
     """
 
     config: ModelConfig
+    goes_on: bool = True
 
     def history(self, prompt: Prompt) -> tuple[jax.Array, jax.Array]:
-        return prompt["input_ids"], _lengths(prompt)
+        ids, length = prompt["input_ids"], _lengths(prompt)
+        return (ids, length) if self.goes_on else (ids[:, :0], jnp.zeros_like(length))
 
     def start(self, variables: Variables, prompt: Prompt, slots: int) -> tuple[jax.Array, State]:
         ids, length = prompt["input_ids"], _lengths(prompt)

@@ -25,7 +25,7 @@ from bert_jax.errors import UserError, few
 from bert_jax.examples.columns import Roles
 from bert_jax.generation.search import Search, tokens_of
 from bert_jax.generation.settings import Settings
-from bert_jax.generation.steppers import MASK_AT_END, keeping, stepper_of, token_types
+from bert_jax.generation.steppers import MASK_AT_END, LeftToRight, keeping, stepper_of, token_types
 from bert_jax.losses.cross_entropy import prediction
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.model import LM_HEAD, Part
@@ -62,6 +62,8 @@ class Config:
         check(self, where, "at least 1 is needed", *counts, sound=lambda value: value >= 1)
         share = "more than 0 and at most 1 is needed"
         check(self, where, share, "masked_share", sound=lambda value: 0 < value <= 1)
+        if not self.metrics:
+            raise UserError(f"{where}.metrics is empty; name at least one of {', '.join(TITLES)}")
         check(self, where, "0 or more is needed", "no_repeat_ngram", sound=lambda value: value >= 0)
 
     @property
@@ -107,7 +109,8 @@ class Task(ExampleTask):
         model = keeping(setting.model)
         stepper = stepper_of(model, setting.tokenizer, (self.writes,))
         assert stepper is not None
-        self.stepper = stepper
+        # A target may repeat what its source says.
+        self.stepper = dataclasses.replace(stepper, goes_on=False) if isinstance(stepper, LeftToRight) else stepper
         self._search = Search(self.stepper, config.writes, tokens_of(setting.tokenizer))
         super().__init__(config, setting)
 

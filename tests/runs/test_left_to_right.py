@@ -52,7 +52,10 @@ def test_left_to_right_stays_but_for_an_objective_that_reads_both_sides(
     assert "Going on with a text" in (first / "report.html").read_text()
 
     assert bert_jax.load(str(first)).facts["writes"] == ["left to right"]
-    for model in map(bert_jax.load, (str(first), str(first / "hugging_face"))):
+    models = [bert_jax.load(str(folder)) for folder in (first, first / "hugging_face")]
+    written, exported = (model.generate(["the cat sees"], max_new_tokens=3) for model in models)
+    assert written == exported
+    for model in models:
         rows = [model.tokenizer.encode(f"the cat sees {word}").input_ids[:5] for word in ("the", "a")]
         batch = {"input_ids": jnp.array(rows), "attention_mask": jnp.ones((2, 5), jnp.int32)}
         batch["token_type_ids"] = jnp.zeros_like(batch["input_ids"])

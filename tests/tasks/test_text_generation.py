@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -137,6 +138,14 @@ def test_a_target_does_not_change_what_is_written(way: str) -> None:
     assert (written[0] >= 0).any()
 
 
+def test_a_target_may_repeat_its_source() -> None:
+    """What no_repeat_ngram forbids within a target is allowed between source and target."""
+    task = made(attention="causal", no_repeat_ngram=1)
+    ids, length = task.stepper.history({"input_ids": jnp.ones((2, 5), jnp.int32), "attention_mask": jnp.ones((2, 5))})
+    assert ids.shape == (2, 0)
+    assert not length.any()
+
+
 def test_scores_are_those_of_the_libraries() -> None:
     references = ["the cat sat on the mat today", "今天天气很好"]
     texts = ["the cat sat on a mat", "今天天气不好"]
@@ -164,7 +173,8 @@ def test_baselines_copy_the_source_and_its_first_sentence() -> None:
         ({"max_target_length": 21}, "max_length is 24 and config.task.max_target_length 21; at least 5 tokens more"),
         ({"max_target_length": 0}, "config.task.max_target_length is 0; at least 1 is needed"),
         ({"masked_share": 0.0}, "config.task.masked_share is 0.0; more than 0 and at most 1"),
-        ({"metrics": ("meteor",)}, "metric"),
+        ({"metrics": ("meteor",)}, "unknown metric 'meteor'"),
+        ({"metrics": ()}, "config.task.metrics is empty; name at least one of rouge_l"),
     ],
 )
 def test_bad_keys(config: dict[str, Any], message: str) -> None:
