@@ -25,7 +25,7 @@ from bert_jax.training.memory import device_bytes
 from bert_jax.training.mesh import MeshConfig, make_mesh
 
 BATCH_SIZE = 16
-RECIPES = ("gpt2", "gpt", "mass", "clm_mlm:ltr")  # whose models write
+RECIPES = ("gpt2", "gpt", "unilm", "mass", "clm_mlm:ltr")  # whose models write
 
 
 class WritingModel(TextModel, Protocol):
