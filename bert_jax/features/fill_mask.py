@@ -54,15 +54,16 @@ def fill_mask(model: TextModel, texts: Sequence[str], best: int = 5) -> list[Fil
     params, config, tokenizer = model.params, model.config, model.tokenizer
     if config.causal:
         raise UserError(
-            "a left-to-right model predicts what follows a text and cannot fill a [MASK]; leave config.examples out"
+            "a left-to-right model predicts what follows a text and cannot fill a [MASK]; bert-jax generate goes on "
+            "with a text"
+        )
+    if config.decodes:
+        raise UserError(
+            "a model with a decoder writes text and cannot fill a [MASK]: its head reads the decoder; bert-jax "
+            "generate writes a text"
         )
     if words := model.facts.get("differs"):
         raise UserError(f"this model is not read at its masks: it {words}; pretrain one with the objective mlm")
-    if config.decodes:
-        raise UserError(
-            "a model with a decoder writes text and cannot fill a [MASK]: its head reads the decoder; leave "
-            "config.examples out"
-        )
     if LM_HEAD.name not in params:
         raise UserError(
             f"this model has no masked-LM head (its parts: {', '.join(params)}), and a fresh one knows no words; take "

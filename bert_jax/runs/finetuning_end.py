@@ -94,7 +94,8 @@ def _export(
         command = f"{program()} export --workdir={observer.workdir} --task={next(iter(task.members))} --output=MODEL"
         observer.note(f"not exported: a model of transformers has one head; {command} writes the model of one task")
     elif task.exported_as is None or not has_class(model.config, task.exported_as[0]):
-        observer.note(f"not exported: transformers has no class with this head; {program()} export writes the encoder")
+        other = f"; {program()} export writes the encoder" if model.config.encoder in families() else ""
+        observer.note(f"not exported: transformers has no class with this head{other}")
     elif not catalogue.is_own(settings.task["name"]) and model.config.encoder in families():
         if reason := unlike(model.params, model.config, model.head or of_facts(model.facts, model.params)):
             observer.note(f"not exported: {reason}")

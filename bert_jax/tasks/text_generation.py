@@ -96,7 +96,7 @@ class Task(ExampleTask):
 
     def __init__(self, config: Config, setting: Setting):
         check_names(config.metrics)
-        self._check_model(setting)
+        self._check_model(config, setting)
         every = [example for examples in setting.splits.values() for example in examples]
         if empty := [e["id"] for e in every if e.get("target") is not None and not str(e["target"]).strip()]:
             raise UserError(f"{len(empty):,} targets are empty ({few(empty)}); write them, or leave the examples out")
@@ -114,10 +114,15 @@ class Task(ExampleTask):
         self._search = Search(self.stepper, config.writes, tokens_of(setting.tokenizer))
         super().__init__(config, setting)
 
-    def _check_model(self, setting: Setting) -> None:
+    def _check_model(self, config: Config, setting: Setting) -> None:
         """Raise ``UserError`` if the setting has what the task cannot use."""
         if setting.bilstm_layers:
             raise UserError("config.bilstm_layers puts layers before a classifier, and text_generation has none; set 0")
+        if (beams := config.num_beams) > setting.tokenizer.size:
+            raise UserError(
+                f"config.task.num_beams is {beams:,}, and the vocabulary has {setting.tokenizer.size:,} pieces; give "
+                "at most as many"
+            )
         if not setting.tokenizer.around[1]:
             raise UserError("the tokenizer has no token that ends a text ([SEP], or an end token); take another model")
 

@@ -174,6 +174,10 @@ def test_baselines_copy_the_source_and_its_first_sentence() -> None:
         ({"max_target_length": 0}, "config.task.max_target_length is 0; at least 1 is needed"),
         ({"masked_share": 0.0}, "config.task.masked_share is 0.0; more than 0 and at most 1"),
         ({"metrics": ("meteor",)}, "unknown metric 'meteor'"),
+        (
+            {"num_beams": 5000},
+            "config.task.num_beams is 5,000, and the vocabulary has 118 pieces; give",
+        ),
         ({"metrics": ()}, "config.task.metrics is empty; name at least one of rouge_l"),
     ],
 )
