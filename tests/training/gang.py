@@ -142,7 +142,7 @@ def kill_after(recipe: Path, workdir: Path, flags: Sequence[str] = (), step: int
 def train(recipe: Path, workdir: Path, *flags: str, devices: int = 1) -> list[dict[str, Any]]:
     """Run to the end in this process; return the records without what is timed."""
     every = jax.devices()
-    with pytest.MonkeyPatch.context() as patch, toy.one_device():
+    with toy.one_device(), pytest.MonkeyPatch.context() as patch:  # undone in the reverse order
         for name in ("devices", "local_devices") if devices > 1 else ():
             patch.setattr(jax, name, lambda backend=None: every[:devices])
         assert run(["pretrain", f"--config={recipe}", f"--workdir={workdir}", *flags]) == 0
@@ -158,7 +158,7 @@ def break_off(recipe: Path, workdir: Path, step: int, *flags: str) -> None:
             raise FileNotFoundError(2, "No such file or directory", "/mnt/corpus/train-00001")
         return make(self, number)
 
-    with pytest.MonkeyPatch.context() as patch, toy.one_device():
+    with toy.one_device(), pytest.MonkeyPatch.context() as patch:  # undone in the reverse order
         patch.setattr(Batches, "__getitem__", broken)
         assert run(["pretrain", f"--config={recipe}", f"--workdir={workdir}", *flags]) == 2
     assert max(saved_steps(str(workdir))) < max(record["step"] for record in records(workdir)) <= step
