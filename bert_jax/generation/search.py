@@ -1,7 +1,7 @@
 """Chooses the tokens of a text one after another: the likeliest, drawn ones, or by beam search, on the device.
 
-The results are those of ``generate`` of transformers 5: beam search with ``early_stopping=False``, n-grams counted from
-the prompt on.
+The results equal the results of ``generate`` of transformers 5: beam search with ``early_stopping=False``, n-grams
+counted from the beginning of the prompt.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Both orders at once: masked tokens and next tokens, with one head at one place (GPT-BERT, arXiv 2410.24159), small.
+"""Both orders at once: masked tokens and next tokens, with one head (GPT-BERT, arXiv 2410.24159), small.
 
     bert-jax pretrain --config=gpt_bert --workdir=runs/gpt_bert
     bert-jax ablate --config=gpt_bert --variants=masked,hybrid,causal --seeds=0,1,2 --workdir=runs/orders

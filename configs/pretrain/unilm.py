@@ -6,16 +6,16 @@
 ``unilm:base`` has the size of BERT-base. Of the batches, 1/3 are from both sides, with next sentences, 1/3 from a
 source to a target, 1/6 from left to right, 1/6 from right to left. 15 % of the tokens are masked, 80/10/10; of the
 draws, 80 % are single tokens and 20 % bigrams or trigrams. Rows have 512 positions, the vocabulary 28,996 cased pieces,
-and the model begins as BERT-large: its two token types become six. All this is from the paper. Here the bigrams and
-trigrams are equally many.
+and the model begins as BERT-large: its two token types become six. A public summary of the paper has these numbers; the
+paper itself was not compared. Here bigrams and trigrams are equally many.
 
-Of these numbers we have no source but notes of the paper: 770,000 steps of 330 rows, a peak learning rate of 3e-5 after
+Less sure are these numbers, from notes on the paper: 770,000 steps of 330 rows, a peak learning rate of 3e-5 after
 40,000 steps, Adam with 0.9 and 0.999, a weight decay of 0.01, dropout 0.1. 330 rows do not divide by 8 devices, so the
 batch has 328.
 
 Three things differ. There a batch is said to hold all directions, and here each batch is of one. Here rows are packed
-with several pairs, which do not see each other. And the pairs of all members but ``both_sides``, whose labels need
-random pairs, follow each other in the text (``random_share``), which the paper does not say.
+with several pairs, which do not see each other. And in all members but ``both_sides`` the
+second segment follows the first in the text (``random_share``); next sentences alone need random second segments.
 """
 
 from ml_collections import ConfigDict

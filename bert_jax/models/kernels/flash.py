@@ -1,6 +1,6 @@
 """Computes attention with dropout in GPU kernels that hold no scores in memory.
 
-The algorithm is section 3.1 of Dao 2023 (arXiv 2307.08691). The dropout bits are those of ``models.dropout``. A program
+The algorithm is section 3.1 of Dao 2023 (arXiv 2307.08691). The dropout has the bits of ``models.dropout``. A program
 of the forward kernel has some queries of one head and goes over the keys that they see. A program of a backward kernel
 goes over the keys of its queries, or over the queries of its keys, and computes the probabilities again from the
 logarithm of each softmax's denominator. Blocks of keys that no query of a program sees, because of the window, the

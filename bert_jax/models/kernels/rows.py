@@ -1,6 +1,6 @@
 """Computes attention with dropout in a TPU kernel that holds whole rows on the chip: no score reaches main memory.
 
-The dropout bits are those of ``models.dropout``. A program of the grid works on rows of as many heads as fill 128
+The dropout has the bits of ``models.dropout``. A program of the grid works on rows of as many heads as fill 128
 lanes. For every 256 queries it computes the scores of all keys at once, with the keys on sublanes and the queries on
 lanes: the softmax then reduces over sublanes, which is cheap, and only blocks of 128 lanes are transposed. A product
 for one head is a product over all 128 lanes in which the other heads' lanes are zero; the matrix unit would pad 64
