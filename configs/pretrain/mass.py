@@ -9,9 +9,9 @@ wide (``mass:middle`` is 1,024 wide), the uncased vocabulary of BERT; rows of 51
 to 0. The released models had 4,096 rows an update (32 GPUs). Fine-tuned, the base model reached ROUGE-1 / 2 / L of
 42.12 / 19.50 / 39.01 on CNN and Daily Mail, 38.73 / 19.71 / 35.96 on Gigaword.
 
-Half of each text is one fragment, as in the paper (sections 3.2 and 4.4). The command of that README hides 15 % instead,
-one fragment in each 64 tokens. A fragment is put at the start, at the end or elsewhere as in
-MASS-unsupNMT. Other differences: here encoder and decoder share the embeddings of positions and their layer norm; there
+Half of each text is one fragment, as in the paper (sections 3.2 and 4.4). The command of that README hides 15 %
+instead, one fragment in each 64 tokens. A fragment is put at the start, at the end or elsewhere as in MASS-unsupNMT.
+Other differences: here encoder and decoder share the embeddings of positions and their layer norm; there
 each has its own. There 10 % of the values inside the feed-forward parts are dropped out too; here none. Here biases and
 layer norms are not decayed; there all parameters are. Here initial weights are drawn from a normal distribution cut at
 two standard deviations; there it is not cut.
