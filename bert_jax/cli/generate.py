@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     if bool(arguments.texts) == bool(arguments.input):
         raise UserError("give either prompts or --input=FILE")
-    from bert_jax.features.generate import BATCH_SIZE, generate
+    from bert_jax.features.generate import BATCH_SIZE, generate, stepper_of_trained
     from bert_jax.features.inputs import Input, read_texts
     from bert_jax.generation.settings import Settings
     from bert_jax.interchange.loading import load
@@ -50,8 +50,9 @@ def run(arguments: argparse.Namespace) -> None:
     prompts = arguments.texts or [item.text for item in read_texts(Input(arguments.input, "lines"))]
     model = load(arguments.workdir, arguments.step)
     found = generate(model, prompts, settings, arguments.batch_size or BATCH_SIZE)
+    goes_on = stepper_of_trained(model).goes_on
     for place, one in enumerate(found):
         if arguments.json:
             print(json.dumps(dataclasses.asdict(one), ensure_ascii=False))
-        else:  # a left-to-right model goes on with the prompt; another writes a text of its own
-            print((prompts[place // settings.num_results] if model.config.causal else "") + one.text)
+        else:
+            print((prompts[place // settings.num_results] if goes_on else "") + one.text)

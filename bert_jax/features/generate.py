@@ -66,18 +66,14 @@ def generate(
         raise UserError(f"batch_size is {batch_size}; at least 1 is needed")
     model = model.with_parts(("encoder", LM_HEAD.name))
     tokenizer, config = model.tokenizer, keeping(model.config)
-    stepper = stepper_of_trained(config, model.facts, tokenizer)
+    stepper = stepper_of_trained(model)
     params = _params(config, model.params)
     if settings.method == "beam" and settings.beams > tokenizer.size:
         raise UserError(
             f"generate.beams is {settings.beams:,}, and the vocabulary has {tokenizer.size:,} pieces; give at most as "
             "many beams"
         )
-    learned_targets = bool(model.facts.get("task") and model.facts.get("writes"))  # the task text_generation
-    is_source = learned_targets or not isinstance(stepper, LeftToRight)
-    if isinstance(stepper, LeftToRight):
-        stepper = dataclasses.replace(stepper, goes_on=not is_source)
-    encoded = encode_prompts(prompts, tokenizer, stepper, settings.max_new_tokens, is_source)
+    encoded = encode_prompts(prompts, tokenizer, stepper, settings.max_new_tokens)
     width = _room(stepper)
     mesh = make_mesh(MeshConfig(), jax.local_devices())  # without the devices of other processes, which do not run this
     longest = padded_length(max(map(len, encoded)), width)
@@ -90,7 +86,7 @@ def generate(
     for chosen, outputs in forward.rows(rows, width, {"params": params}, np.int32(settings.seed)):
         for number, ids, lengths in zip(chosen, outputs["ids"], outputs["lengths"], strict=True):
             texts = [one[:length] for one, length in zip(ids, lengths, strict=True)]
-            before = encoded[number] if isinstance(stepper, LeftToRight) else encoded[number][:0]
+            before = encoded[number] if stepper.goes_on else encoded[number][:0]
             found[number] = [Generated(_text(tokenizer, before, one), tuple(map(int, one))) for one in texts]
     return [one for number in range(len(encoded)) for one in found[number]]
 
@@ -100,28 +96,29 @@ def _run(run: Search, variables: Any, seed: jax.Array, batch: Any) -> dict[str, 
     return run(variables, seed, batch, batch["numbers"])._asdict()
 
 
-def stepper_of_trained(config: ModelConfig, facts: Mapping[str, Any], tokenizer: Tokenizer) -> Stepper:
+def stepper_of_trained(model: WritingModel) -> Stepper:
     """Return the way in which a trained model writes. Raises ``UserError`` if it cannot write.
 
-    Args:
-      facts: the facts of a checkpoint, whose "writes" has the ways that the objectives of its training name.
+    The "writes" of its facts has the ways that the objectives, or the task, of its training name. A model that learned
+    a task writes a target for a source.
     """
-    if stepper := stepper_of(config, tokenizer, facts.get("writes") or ()):
-        return stepper
-    raise UserError(
-        f"this model ({config.encoder}) reads both sides of a token and cannot write; models of the recipes "
-        f"{', '.join(RECIPES)} write, and models of a recipe with --config.objective.name=ltr"
-    )
+    facts, config = model.facts, keeping(model.config)
+    ways = facts.get("writes") or ()
+    stepper = stepper_of(config, model.tokenizer, ways)
+    if stepper is None:
+        raise UserError(
+            f"this model ({config.encoder}) reads both sides of a token and cannot write; models of the recipes "
+            f"{', '.join(RECIPES)} write, and models of a recipe with --config.objective.name=ltr"
+        )
+    learned_a_task = isinstance(stepper, LeftToRight) and ways and facts.get("task")
+    return dataclasses.replace(stepper, goes_on=False) if learned_a_task else stepper  # type: ignore[type-var]
 
 
-def encode_prompts(
-    prompts: Sequence[str], tokenizer: Tokenizer, stepper: Stepper, new: int, is_source: bool
-) -> list[np.ndarray]:
-    """Return the ids of each prompt, with the special tokens before it, int32 [P].
+def encode_prompts(prompts: Sequence[str], tokenizer: Tokenizer, stepper: Stepper, new: int) -> list[np.ndarray]:
+    """Return the ids of each prompt, int32 [P], with the special tokens before it and, if it is a source, after it.
 
     Args:
       new: the number of new tokens.
-      is_source: whether a target is written for a prompt, which special tokens close; else the prompt goes on.
 
     Raises:
       UserError: a prompt is empty, or is too long for the model's positions together with ``new`` tokens.
@@ -129,8 +126,8 @@ def encode_prompts(
     if not prompts:
         raise UserError("there is no text to go on with; give a prompt")
     before, after = tokenizer.around
-    after = after * max(tokenizer.pair_separators, 1) if is_source else ()
-    most = stepper.config.max_length  # type: ignore[attr-defined]
+    after = () if stepper.goes_on else after * max(tokenizer.pair_separators, 1)
+    most = stepper.config.max_length
     encoded = []
     for text, ids in zip(prompts, tokenizer.encode_batch(prompts), strict=True):
         if not len(ids):
@@ -148,7 +145,7 @@ def encode_prompts(
 
 def _room(stepper: Stepper) -> int:
     """Return the most tokens of a padded prompt."""
-    most: int = stepper.config.max_length  # type: ignore[attr-defined]
+    most = stepper.config.max_length
     return most - 1 if isinstance(stepper, MaskAtEnd) else most  # a [MASK] follows
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +52,18 @@ class State(NamedTuple):
 
 
 class Stepper(Protocol):
-    """A way to write. It is frozen and hashable, so that a jitted function may have it as a static argument."""
+    """A way to write. It is frozen and hashable, so that a jitted function may have it as a static argument.
+
+    Attributes:
+      goes_on: whether the new text goes on with the prompt, so that n-grams are counted in the prompt too; else the
+        prompt is a source, whose words the new text may repeat.
+    """
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    @property
+    def goes_on(self) -> bool: ...
 
     def history(self, prompt: Prompt) -> tuple[jax.Array, jax.Array]:
         """Return the tokens before the new text that n-grams are counted in: ids [B, H] and their number [B]."""
@@ -83,10 +94,6 @@ class LeftToRight:
     """Writes with a model whose tokens see what came before (Radford et al. 2018, section 3.1).
 
     A model of both sides is run left to right by ``order_ids``; this has a meaning if it was trained so.
-
-    Attributes:
-      goes_on: whether the new text goes on with the prompt, so that n-grams are counted in the prompt too; else the
-        prompt is a source, whose words the new text may repeat.
     """
 
     config: ModelConfig
@@ -121,6 +128,7 @@ class MaskAtEnd:
     config: ModelConfig
     mask: int
     types: tuple[int, int] = (4, 5)  # as ``objectives.unilm``
+    goes_on: ClassVar[bool] = False
 
     def history(self, prompt: Prompt) -> tuple[jax.Array, jax.Array]:
         ids = prompt["input_ids"]
@@ -156,6 +164,7 @@ class Decoder:
 
     config: ModelConfig
     begin: int
+    goes_on: ClassVar[bool] = False
 
     def history(self, prompt: Prompt) -> tuple[jax.Array, jax.Array]:
         first = jnp.full_like(prompt["input_ids"][:, :1], self.begin)
@@ -219,8 +228,14 @@ def memory_bytes(config: ModelConfig, rows: int, slots: int, dtype: Any = None) 
     They are of ``dtype``, by default the dtype of vectors on this machine. The slots of a model with a decoder are the
     tokens of source and target, and the layers of the decoder keep both.
     """
-    layers = getattr(config, "num_decoder_layers", config.num_layers) if isinstance(config, TransformerConfig) else 0
-    return 2 * layers * rows * slots * config.hidden_size * jnp.dtype(dtype or activation_dtype(config)).itemsize
+    return (
+        2
+        * config.num_kept_layers
+        * rows
+        * slots
+        * config.hidden_size
+        * jnp.dtype(dtype or activation_dtype(config)).itemsize
+    )
 
 
 def _lengths(prompt: Prompt) -> jax.Array:

@@ -88,6 +88,11 @@ class ModelConfig:
         return False
 
     @property
+    def num_kept_layers(self) -> int:
+        """The number of layers that keep keys and values while the model writes."""
+        return self.num_layers
+
+    @property
     def embedding_size(self) -> int:
         """E, the width of the table of word embeddings; the same table decodes predictions to tokens."""
         return self.hidden_size

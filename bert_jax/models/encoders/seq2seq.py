@@ -70,6 +70,10 @@ class Config(TransformerConfig):
         return True
 
     @property
+    def num_kept_layers(self) -> int:
+        return self.num_decoder_layers
+
+    @property
     def decoder_blocks(self) -> tuple[Block, ...]:
         """The form of each layer of the decoder."""
         return (Block(cross=True),) * self.num_decoder_layers
