@@ -228,14 +228,8 @@ def memory_bytes(config: ModelConfig, rows: int, slots: int, dtype: Any = None) 
     They are of ``dtype``, by default the dtype of vectors on this machine. The slots of a model with a decoder are the
     tokens of source and target, and the layers of the decoder keep both.
     """
-    return (
-        2
-        * config.num_kept_layers
-        * rows
-        * slots
-        * config.hidden_size
-        * jnp.dtype(dtype or activation_dtype(config)).itemsize
-    )
+    numbers = 2 * config.num_kept_layers * rows * slots * config.hidden_size
+    return numbers * jnp.dtype(dtype or activation_dtype(config)).itemsize
 
 
 def _lengths(prompt: Prompt) -> jax.Array:

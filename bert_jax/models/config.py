@@ -90,7 +90,7 @@ class ModelConfig:
     @property
     def num_kept_layers(self) -> int:
         """The number of layers that keep keys and values while the model writes."""
-        return self.num_layers
+        return 0
 
     @property
     def embedding_size(self) -> int:
@@ -240,6 +240,10 @@ class TransformerConfig(ModelConfig):
                 f"config.model.hidden_size {self.hidden_size} does not divide by num_heads {self.num_heads}; the "
                 f"nearest that does is {nearest}"
             )
+
+    @property
+    def num_kept_layers(self) -> int:
+        return self.num_layers
 
     @property
     def head_dim(self) -> int:
