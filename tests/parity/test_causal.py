@@ -23,28 +23,14 @@ from bert_jax.models.model import LM_HEAD, Model, encoder_of, fresh_params
 from bert_jax.objectives.ltr import next_token_weights
 from tests.interchange import test_families as families
 from tests.models.golden import batch_of
+from tests.parity import tiny_bert
+from tests.parity.tiny_bert import P, V
 
 pytestmark = pytest.mark.parity
-V, P = 64, 32
 
 
 def theirs(dtype):
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=V,
-        hidden_size=32,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=P,
-        is_decoder=True,
-        attn_implementation="eager",
-    )
-    model = transformers.BertLMHeadModel(config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.normal_(1.0 if "LayerNorm.weight" in name else 0.0, 0.2)
-    return model.to(dtype)
+    return tiny_bert.made(transformers.BertLMHeadModel, dtype, is_decoder=True)
 
 
 def leaf(tree, path: str):

@@ -30,9 +30,10 @@ from bert_jax.training.optimizers import adamw
 from bert_jax.training.schedules import linear_from_zero
 from tests import toy
 from tests.models.golden import GOLDEN, batch_of, loss_of
+from tests.parity import tiny_bert
+from tests.parity.tiny_bert import P, V
 
 pytestmark = pytest.mark.parity
-V, P = 64, 32
 VOCAB = (
     "[PAD]",
     "[UNK]",
@@ -47,21 +48,7 @@ VOCAB = (
 
 def theirs(tmp_path: Path, activation: str = "gelu", dtype=torch.float32):
     """Return a tiny random model of transformers, saved in ``tmp_path``."""
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=V,
-        hidden_size=32,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=P,
-        hidden_act=activation,
-        attn_implementation="eager",
-    )
-    model = transformers.BertForPreTraining(config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():  # gains about 1, or deep gradients drown in rounding
-            parameter.normal_(1.0 if "LayerNorm.weight" in name else 0.0, 0.2)
+    model = tiny_bert.made(transformers.BertForPreTraining, hidden_act=activation)
     model.save_pretrained(tmp_path)
     (tmp_path / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
     return model.to(dtype)

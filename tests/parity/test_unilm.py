@@ -17,29 +17,16 @@ from bert_jax.task import Variables
 from tests.models.golden import batch_of
 from tests.models.helpers import random_params
 from tests.objectives.test_unilm import DIRECTIONS
-from tests.parity.test_causal import P, V, leaf, ours
+from tests.parity import tiny_bert
+from tests.parity.test_causal import leaf, ours
+from tests.parity.tiny_bert import P, V
 
 pytestmark = pytest.mark.parity
 TYPES = {"both sides": (0, 1), "sequence to sequence": (4, 5), "left to right": (2, 2), "right to left": (3, 3)}
 
 
 def theirs(dtype):
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=V,
-        hidden_size=32,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=P,
-        type_vocab_size=6,
-        attn_implementation="eager",
-    )
-    model = transformers.BertForMaskedLM(config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.normal_(1.0 if "LayerNorm.weight" in name else 0.0, 0.2)
-    return model.to(dtype)
+    return tiny_bert.made(transformers.BertForMaskedLM, dtype, type_vocab_size=6)
 
 
 def rows():
