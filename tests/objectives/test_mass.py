@@ -18,11 +18,9 @@ from bert_jax.objectives.several import SeveralObjectives
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.task import Variables
 from bert_jax.training import mesh as meshes
-from bert_jax.training.mesh import MeshConfig
 from tests.models import numpy_seq2seq as by_hand
-from tests.objectives.test_terms import LAYOUTS, one_update
+from tests.objectives.test_terms import same_on_every_layout
 from tests.objectives.texts import LENGTH, Text, counts_of, rows_of
-from tests.training.test_layouts import compare
 
 ROWS = 4
 
@@ -225,12 +223,9 @@ def test_a_phase_without_a_decoder_goes_before(text: Text) -> None:
 @pytest.mark.heavy
 def test_every_layout_gives_the_same_step(text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
     """With dropout: 1 and 8 devices, whole or in parts."""
-    monkeypatch.setattr(meshes, "SPLIT", 16)
     with jax.enable_x64(True):
         task = make(text, dropout=0.1, dtype="float64")
-        expected = one_update(task, "phase1", 1, MeshConfig(), 1)
-        for layout in LAYOUTS.values():
-            compare(one_update(task, "phase1", *layout), expected, loss_tolerance=1e-12, gradient_tolerance=1e-10)
+        same_on_every_layout(task, monkeypatch)
 
 
 def test_what_does_not_fit_is_one_line(text: Text) -> None:

@@ -21,10 +21,8 @@ from bert_jax.objectives.replaced_tokens import DISCRIMINATOR, Config, draw, gen
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.task import Variables
 from bert_jax.training import mesh as meshes
-from bert_jax.training.mesh import MeshConfig
-from tests.objectives.test_terms import LAYOUTS, one_update
+from tests.objectives.test_terms import same_on_every_layout
 from tests.objectives.texts import LENGTH, Text, counts_of, rows_of
-from tests.training.test_layouts import compare
 
 ROWS = 12
 MASKS = MaskingConfig(rate=0.3, mask_share=1.0, random_share=0.0)
@@ -198,13 +196,9 @@ def test_no_gradient_passes_a_draw(made: Made) -> None:
 @pytest.mark.heavy
 def test_every_layout_gives_the_same_step(text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
     """With dropout in both networks, which do not share its bits: 1 and 8 devices, whole or in parts."""
-    monkeypatch.setattr(meshes, "SPLIT", 16)
     with jax.enable_x64(True):
         task = make(text, dropout=0.1, dtype="float64")
-        expected = one_update(task, "phase1", 1, MeshConfig(), 1)
-        assert expected[0]["replaced_rate"] > 0.1
-        for layout in LAYOUTS.values():
-            compare(one_update(task, "phase1", *layout), expected, loss_tolerance=1e-12, gradient_tolerance=1e-10)
+        assert same_on_every_layout(task, monkeypatch)[0]["replaced_rate"] > 0.1
 
 
 def test_the_networks_do_not_share_dropout() -> None:
