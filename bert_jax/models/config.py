@@ -82,6 +82,14 @@ class ModelConfig:
         """Whether a token sees only itself and the tokens to its left."""
         return False
 
+    def reading(self, causal: bool) -> Self | None:
+        """Return the config of the same encoder whose ``causal`` is this; None if its ``Config`` cannot say so."""
+        if self.causal == causal:
+            return self
+        if "attention" not in {field.name for field in dataclasses.fields(self)}:
+            return None
+        return dataclasses.replace(self, attention="causal" if causal else "bidirectional")  # type: ignore[call-arg]
+
     @property
     def decodes(self) -> bool:
         """Whether the vectors are of a decoder, which reads its tokens left to right and another sequence besides."""

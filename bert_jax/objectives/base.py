@@ -105,7 +105,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
         if setting.teacher:
             self.lessons = one = Lessons(setting.teacher, model, heads, self._terms, kinds=setting.max_lengths)
             self._terms, self._parts, self.parts = one.terms, one.student_parts, (*self.parts, *one.parts)
-        self._model, frozen = Model(model, self._parts), self.frozen()
+        self._model, frozen = Model(self.network(model), self._parts), self.frozen()
         frozen = {**frozen, FROZEN: self.lessons.params} if self.lessons else frozen
         self.given = Frozen(frozen, [part.name for part in self.parts], catalogue.display_name(self.name))
         self._check_model(model)
@@ -143,7 +143,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
     def _set_vocabulary(self, size: int) -> None:
         model = dataclasses.replace(self.setting.model, vocab_size=size)
         self.setting = self.setting._replace(model=model)
-        self._model = Model(model, self._parts)
+        self._model = Model(self.network(model), self._parts)
         self.parts = tuple(part if isinstance(part, Part) else part.of_vocabulary(size) for part in self.parts)
         signs = punctuation(self.tokenizer, size)
         self._terms = {name: with_words_alone(term, signs) for name, term in self._terms.items()}
@@ -166,6 +166,10 @@ class PretrainingObjective(SingleTask, abc.ABC):
         attributes that it needs before ``super().__init__``, or read ``self.config`` and ``self.pieces``.
         """
         return batch
+
+    def network(self, model: ModelConfig) -> ModelConfig:
+        """Return the config with which ``forward`` reads batches; a finished run is loaded with ``model``."""
+        return model
 
     def forward(self, variables: Variables, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
         """Run the model and return its outputs [B, ...] by name; terms, ``outputs`` and fill-mask read them.

@@ -5,7 +5,6 @@ Also makes a model read in the direction that an objective needs.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -72,16 +71,13 @@ def read_by(
 
 def with_attention(model: ModelConfig, reads: Literal["both sides", "what came before"], objective: str) -> ModelConfig:
     """Return ``model`` as it reads for an objective. Raises ``UserError`` if its encoder cannot."""
-    causal = reads == "what came before"
-    if model.causal == causal:
-        return model
-    if "attention" not in {field.name for field in dataclasses.fields(model)}:
+    if (found := model.reading(causal=reads == "what came before")) is None:
         able = "reads what came before alone" if model.causal else "cannot: its Config has no field 'attention'"
         raise UserError(
             f"objective {objective!r} reads {reads}, and encoder {model.encoder!r} {able}; take another "
             "config.objective.name or config.model.encoder"
         )
-    return dataclasses.replace(model, attention="causal" if causal else "bidirectional")  # type: ignore[call-arg]
+    return found
 
 
 class Functions(NamedTuple):

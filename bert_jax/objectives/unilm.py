@@ -1,8 +1,8 @@
 """UniLM: masked tokens predicted from both sides, from one side, or from a source (Dong et al. 2019, section 2.3).
 
 The rows are ``[CLS] A [SEP] B [SEP]``, masked as BERT's. The direction says which tokens a token sees, by one number a
-position (``Visible.order_ids``), and a token reads from its token type which direction this is, as published
-(microsoft/unilm, unilm-v1):
+position (``Visible.order_ids``; left to right is ``Visible.causal``), and a token reads from its token type which
+direction this is, as published (microsoft/unilm, unilm-v1):
 
 =====================  ==================================================  ====================
 direction              a token sees                                        token types of A, B
@@ -61,7 +61,9 @@ class Objective(base.PretrainingObjective):
         _check_token_types(setting.model, config.direction)
         both = config.direction == "both sides"
         self.parts = mlm_nsp.Objective.parts if both else (LM_HEAD,)
-        self.derived = () if both else ("order_ids", "token_type_ids")
+        forward, alone = config.direction == "left to right", setting.teacher is None  # a teacher reads by order_ids
+        self._causal = forward and alone and setting.model.reading(causal=True) is not None
+        self.derived = () if both else ("token_type_ids",) if self._causal else ("order_ids", "token_type_ids")
         self.writes = MASK_AT_END if config.direction == "sequence to sequence" else ""
         super().__init__(config, setting)
         for rows in self._rows.values():
@@ -76,8 +78,12 @@ class Objective(base.PretrainingObjective):
         following = prediction("nsp_logits", "next_sentence_labels", "next_sentence_weights")
         return {"mlm": MLM} | ({"nsp": following} if config.direction == "both sides" else {})
 
+    def network(self, model: ModelConfig) -> ModelConfig:
+        """Return ``model``, or from left to right the same model with causal attention, which kernels compute."""
+        return (model.reading(causal=True) or model) if self._causal else model
+
     def inputs(self, batch: Batch) -> Batch:
-        """Return ``batch`` with ``order_ids`` and the token types [B, L] of the direction.
+        """Return ``batch`` with the token types [B, L] of the direction and, unless attention is causal, ``order_ids``.
 
         Numbers of packed sequences are compared within a sequence alone, so they may count through the row.
         """
@@ -90,7 +96,8 @@ class Objective(base.PretrainingObjective):
             "right to left": (-places, jnp.full_like(types, 3)),
             "sequence to sequence": (jnp.where(types > 0, places + 1, 0), types + 4),
         }[self.config.direction]
-        return {**batch, "order_ids": order, "token_type_ids": jnp.where(mask > 0, kinds, 0)}
+        ordered = {} if self._causal else {"order_ids": order}
+        return {**batch, **ordered, "token_type_ids": jnp.where(mask > 0, kinds, 0)}
 
     def cloze(self, rows: dict[str, np.ndarray]) -> Cloze:
         """Return the masked tokens of a batch of rows, and the neighbours that the direction shows."""

@@ -19,6 +19,8 @@ from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.heads import DEFAULT_POOLING
 from bert_jax.models.kernels import choice as kernels
 from bert_jax.models.model import config_facts, encoder_file, fresh_params
+from bert_jax.objectives.base import PretrainingObjective
+from bert_jax.objectives.several import SeveralObjectives
 from bert_jax.recipes.architecture import Architecture
 from bert_jax.records import BatchSpec
 from bert_jax.rows.phases import Phase
@@ -188,6 +190,17 @@ def pooling_notes(tasks: Mapping[str, Any], initial: TrainedModel) -> list[str]:
             same = "as" if (task.pooling,) == said.pooling else f"not {theirs} as"
             lines.append(f"{key} is {task.pooling or DEFAULT_POOLING}, {same} --init={initial.source} says{left}")
     return lines
+
+
+def left_to_plain(task: PretrainingObjective | SeveralObjectives) -> list[str]:
+    """Return a line that says what plain attention computes although another kernel is named, else []."""
+    model = task.setting.model
+    ordered = [kind for kind in task.batch_specs if "order_ids" in task.of(kind).derived]
+    return (
+        kernels.left_to_plain(model.attention_kernel, ordered, model.decodes)
+        if isinstance(model, TransformerConfig)
+        else []
+    )
 
 
 def check_kernel(model: ModelConfig, mesh: Mesh, specs: Collection[BatchSpec]) -> None:

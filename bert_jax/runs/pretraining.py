@@ -45,6 +45,7 @@ from bert_jax.runs.model_choice import (
     check_extensions,
     check_kernel,
     choose_model,
+    left_to_plain,
     of_phase,
     other_reading,
     overridden_settings,
@@ -146,7 +147,9 @@ class Pretraining(Prepared):
         check_features(models, objective.batch_specs, where)
         check_features(self._teacher, objective.batch_specs, distillation.WHERE)
         check_whole_batches(objective, self.experiment, self.mesh)
-        check_kernel(objective.setting.model, self.mesh, [objective.batch_specs[kind] for kind in lengths])
+        check_kernel(
+            objective.network(objective.setting.model), self.mesh, [objective.batch_specs[kind] for kind in lengths]
+        )
         return objective
 
     def _heldout_masking(self, chosen: ChosenObjective) -> Mapping[str, Any]:
@@ -317,7 +320,9 @@ class Pretraining(Prepared):
         if reached == num_steps:
             return [*lines, f"all {reached:,} steps are done already; --extend with more steps goes on"]
         of_schedules = [line for schedule, steps in experiment.schedules.values() for line in schedule.remarks(steps)]
-        return lines if reached else [*lines, *of_schedules, *experiment.checkpoints.remarks(num_steps)]
+        if reached:
+            return lines
+        return [*lines, *left_to_plain(self.task), *of_schedules, *experiment.checkpoints.remarks(num_steps)]
 
     def first_state(
         self, initial: TrainedModel, opened: Opened, facts: Mapping[str, Any], note: Note

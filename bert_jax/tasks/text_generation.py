@@ -27,7 +27,9 @@ from bert_jax.generation.search import Search, tokens_of
 from bert_jax.generation.settings import Settings
 from bert_jax.generation.steppers import MASK_AT_END, LeftToRight, keeping, stepper_of, token_types
 from bert_jax.losses.cross_entropy import prediction
+from bert_jax.models.config import TransformerConfig
 from bert_jax.models.dropout import RowRng
+from bert_jax.models.kernels.choice import left_to_plain
 from bert_jax.models.model import LM_HEAD, Part
 from bert_jax.records import Batch, Example
 from bert_jax.rows.example_rows import EncodedRows
@@ -112,6 +114,9 @@ class Task(ExampleTask):
         # A target may repeat what its source says.
         self.stepper = dataclasses.replace(stepper, goes_on=False) if isinstance(stepper, LeftToRight) else stepper
         self._search = Search(self.stepper, config.writes, tokens_of(setting.tokenizer))
+        if isinstance(model, TransformerConfig):
+            ordered = ["this task"] if not (model.causal or model.decodes) else []
+            self.notes = left_to_plain(model.attention_kernel, ordered, model.decodes)
         super().__init__(config, setting)
 
     def _check_model(self, config: Config, setting: Setting) -> None:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.models import attention
 from bert_jax.models.encoders import bert, modernbert, roberta
 from bert_jax.objectives import mlm_nsp, unilm
 from bert_jax.objectives.base import Setting
@@ -136,7 +137,21 @@ def test_an_encoder_without_token_types_reads_the_directions_too() -> None:
     found = {one: np.asarray(outputs_of(one, model)(params, batch)["sequence"]) for one in DIRECTIONS[1:]}
     assert np.abs(found["left to right"] - found["right to left"])[0, ids > 0].max() > 0.1
     assert np.abs(found["left to right"] - found["sequence to sequence"])[0, ids > 0].max() > 0.1
-    assert task_of("left to right", roberta.Config(**SIZES)).derived == ("order_ids", "token_type_ids")
+
+
+def test_left_to_right_is_left_to_the_kernels() -> None:
+    """Attention that is causal, and no order, is what kernels compute; the other directions have an order."""
+    model = roberta.Config(**SIZES)
+    batch, params = batch_of(*ROWS["packed"]), random_params(model)
+    for direction in DIRECTIONS:
+        task, seen = task_of(direction, model), list[Any]()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(attention, "attend", lambda x, visible, *_, seen=seen: seen.append(visible) or x[0])
+            jax.eval_shape(lambda params, task=task: task.outputs(Variables(params, {}), batch), params)
+        one_way = direction == "left to right"
+        assert [one.causal for one in seen] == [one_way] * SIZES["num_layers"]
+        assert [one.is_plain for one in seen] == [one_way or direction == "both sides"] * SIZES["num_layers"]
+        assert not task.setting.model.causal  # a finished model reads both sides
 
 
 # ---- Rows and losses -------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from bert_jax.models.encoders import bert
 from bert_jax.recipes import recipes
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.rows.phases import Phase, Phases
-from bert_jax.runs.model_choice import overridden_settings
+from bert_jax.runs.model_choice import left_to_plain, overridden_settings
 from bert_jax.runs.pretraining import Pretraining
 from tests import toy
 from tests.interchange.test_initial import state_of
@@ -59,7 +59,16 @@ def test_shares_of_directions_in_a_phase(tmp_path: Path, text: Text) -> None:
         assert sum(step.kind == kind for step in steps) == pytest.approx(100 * share, abs=12)
         first = next(step for step in steps if step.kind == kind)
         batch = task.of(kind).inputs(source.rows(first.epochs, first.rows))
-        assert ("order_ids" in batch) == (name != "both_sides")
+        assert ("order_ids" in batch) == (name in ("sequence_to_sequence", "right_to_left"))
+    assert not left_to_plain(task)  # "auto" promises no kernel
+    for of_kind in [task, *(task.of(kind) for kind in task.batch_specs)]:
+        of_kind.setting = of_kind.setting._replace(
+            model=dataclasses.replace(task.setting.model, attention_kernel="flash")
+        )
+    assert left_to_plain(task) == [
+        "config.model.attention_kernel is 'flash'; plain attention computes batches of phase1/right_to_left, "
+        "phase1/sequence_to_sequence, whose tokens see each other by an order"
+    ]
 
 
 CUT: dict[str, Any] = {

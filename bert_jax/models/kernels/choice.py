@@ -11,7 +11,7 @@ blocks of ``splash`` are several times as wide as a window.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from bert_jax.errors import UserError
@@ -91,6 +91,21 @@ def check(wanted: str, cases: Sequence[Case]) -> None:
             f"config.model.attention_kernel is {catalogue.display_name(wanted)}, which {why[0]}; here "
             f"{' and '.join(map(repr, ['plain', *able]))} can run: choose one, or 'auto'"
         )
+
+
+def left_to_plain(wanted: str, ordered: Collection[str], decodes: bool = False) -> list[str]:
+    """Return a line that says what plain attention computes although the kernel ``wanted`` is named, else [].
+
+    Args:
+      ordered: the names of batches whose tokens see each other by ``Visible.order_ids``.
+      decodes: whether the model has a decoder, which reads its source.
+    """
+    left = [f"batches of {', '.join(ordered)}, whose tokens see each other by an order"] if ordered else []
+    left += ["what a decoder reads of its source"] if decodes else []
+    if wanted in _NO_KERNEL or not left:
+        return []
+    name = catalogue.display_name(wanted)
+    return [f"config.model.attention_kernel is {name}; plain attention computes {', and '.join(left)}"]
 
 
 @functools.cache
