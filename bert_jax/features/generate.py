@@ -143,6 +143,15 @@ def encode_prompts(prompts: Sequence[str], tokenizer: Tokenizer, stepper: Steppe
     return encoded
 
 
+def most_new_tokens(model: WritingModel, prompts: Sequence[str]) -> int:
+    """Return how many new tokens the model's positions allow after the longest of ``prompts``; below 1: none."""
+    stepper, tokenizer = stepper_of_trained(model), model.tokenizer
+    before, after = tokenizer.around
+    special = len(before) + (0 if stepper.goes_on else len(after) * max(tokenizer.pair_separators, 1))
+    room = stepper.config.max_length - special - max(map(len, tokenizer.encode_batch(prompts)))
+    return stepper.config.max_length - 1 if isinstance(stepper, Decoder) and room >= 0 else room
+
+
 def _room(stepper: Stepper) -> int:
     """Return the most tokens of a padded prompt."""
     most = stepper.config.max_length

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from bert_jax import configuration
 from bert_jax.corpora.prepare import CorpusConfig
 from bert_jax.errors import UserError
-from bert_jax.models.config import ModelConfig
 from bert_jax.objectives import base
 from bert_jax.objectives.setting import ROW_KEYS
 from bert_jax.parts import catalogue
@@ -50,7 +49,7 @@ class PretrainingSettings(Settings):
 
     objective: Mapping[str, Any]  # the objective's name and its options, or members with theirs
     corpus: CorpusConfig = CorpusConfig()
-    # texts in which the finished model fills each [MASK], or which a left-to-right model goes on with; None: held-out
+    # texts in which the finished model fills each [MASK], or which a model that writes goes on with; None: held-out
     # sentences, with a masked word or without their second half; (): none
     examples: tuple[str, ...] | None = None
     private: bool = False  # write nothing about the text and its source (corpora.privacy)
@@ -117,17 +116,13 @@ class PretrainingSettings(Settings):
             tree["training"] = {"evaluations": {chosen: evaluations[chosen]}}
         return with_contents(tree)
 
-    def fills(self, model: ModelConfig) -> bool:
-        """Return whether the finished model fills the examples.
+    @property
+    def shows_examples(self) -> bool:
+        """Whether the finished model fills, or goes on with, examples.
 
-        False in a private run, since the words would come from the private text, and for a left-to-right model or a
-        model with a decoder, which cannot fill a mask.
+        False in a private run, since the words would come from the private text.
         """
-        return self.examples != () and not self.private and not model.causal and not model.decodes
-
-    def continues(self, model: ModelConfig) -> bool:
-        """Return whether the finished model goes on with the examples: where it reads left to right; see ``fills``."""
-        return self.examples != () and not self.private and model.causal
+        return self.examples != () and not self.private
 
     @functools.cached_property
     def _named_objective(self) -> tuple[ModuleType, Any]:

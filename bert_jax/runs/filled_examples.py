@@ -1,24 +1,23 @@
-"""Shows what a finished model predicts: masked words, or how a text goes on, of the recipe or of held-out text."""
+"""Shows what a finished model predicts: masked words, and how a text goes on, of the recipe or of held-out text."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.store import CorpusSplit
 from bert_jax.features.fill_mask import fill_mask
-from bert_jax.features.generate import generate, missing_head
+from bert_jax.features.generate import generate, missing_head, most_new_tokens, stepper_of_trained
 from bert_jax.generation.settings import Settings
 from bert_jax.interchange.trained_model import TrainedModel
+from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import LM_HEAD
 from bert_jax.program import Note
 from bert_jax.records import MASK
-from bert_jax.storage import files
 from bert_jax.text.roles import NAMES
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.words import NO_SPACES, unspaced
@@ -32,8 +31,37 @@ _TRIED = 64  # sentences at the most, for each that is taken
 SHORT = 4  # letters; a word with fewer is masked only if there is no other: most are "the" and "of"
 
 
-def fill_examples(trained: TrainedModel, texts: Sequence[str] | None, corpus: Mixture, note: Note) -> list[str]:
-    """Return the texts that a model has filled, after writing ``examples.json`` in its workdir and a note.
+class Abilities(NamedTuple):
+    """What a finished model does with a text.
+
+    Attributes:
+      fills: whether it fills masks.
+      writes: whether it goes on with a text.
+    """
+
+    fills: bool
+    writes: bool
+
+
+def abilities(model: ModelConfig, differs: str, ways: Collection[str]) -> Abilities:
+    """Return what a model does; ``differs`` and ``ways`` are the "differs" and the "writes" of its facts."""
+    one_way = model.causal or model.decodes
+    return Abilities(not (one_way or differs), one_way or bool(ways))
+
+
+def to_fill(texts: Sequence[str] | None, able: Abilities) -> Sequence[str] | None:
+    """Return the texts of a recipe that a model fills: of a model that writes too, the texts with a ``[MASK]``."""
+    return texts if texts is None or not able.writes else [text for text in texts if _has_mask(text)]
+
+
+def _has_mask(text: str) -> bool:
+    return any(name in text for name in NAMES["mask"])
+
+
+def fill_examples(
+    trained: TrainedModel, texts: Sequence[str] | None, corpus: Mixture, note: Note
+) -> list[dict[str, Any]]:
+    """Return records of the texts that a model has filled, for ``examples.json``, after a note.
 
     Args:
       texts: texts with a ``[MASK]`` each. If None, sentences of the held-out text are taken, whose masked words are
@@ -58,13 +86,14 @@ def fill_examples(trained: TrainedModel, texts: Sequence[str] | None, corpus: Mi
         lines = [f"{line}; in the text: {word}" for line, (_, word) in zip(lines, masked, strict=True)]
         right = sum(word in dict(one.predictions[0]) for one, (_, word) in zip(filled, masked, strict=True))
         lines.insert(0, f"{right} of {len(masked)} masked held-out words are among the five predictions:")
-    files.write_text(files.as_path(trained.workdir or "") / "examples.json", json.dumps(records))
     note("\n".join(lines))
-    return [text for text, _ in masked]
+    return records
 
 
-def continue_examples(trained: TrainedModel, texts: Sequence[str] | None, corpus: Mixture, note: Note) -> list[str]:
-    """Return the texts that a left-to-right model has gone on with, after writing ``examples.json`` and a note.
+def continue_examples(
+    trained: TrainedModel, texts: Sequence[str] | None, corpus: Mixture, note: Note
+) -> list[dict[str, Any]]:
+    """Return records of the texts that a model has gone on with, for ``examples.json``, after a note.
 
     The likeliest token follows at each step, unless three tokens in a row would occur a second time.
 
@@ -72,22 +101,22 @@ def continue_examples(trained: TrainedModel, texts: Sequence[str] | None, corpus
       texts: texts to go on with; a text with a ``[MASK]`` is for other models. If there is none, the first halves of
         sentences of the held-out text are taken, and their second halves are shown beside what the model writes.
     """
-    tokenizer, longest = trained.tokenizer, trained.config.max_length
-    given = [(text, "") for text in texts or () if not any(name in text for name in NAMES["mask"])]
-    begun = given or _begun_sentences(corpus, tokenizer, longest)
-    room = longest - max((len(ids) for ids in tokenizer.encode_batch([text for text, _ in begun])), default=0) - 1
-    if missing_head(trained.config, trained.params) or not begun or room < 1:
+    given = [(text, "") for text in texts or () if not _has_mask(text)]
+    begun = given or _begun_sentences(corpus, trained.tokenizer, trained.config.max_length)
+    if missing_head(trained.config, trained.params) or not begun:
+        return []
+    if (room := most_new_tokens(trained, [text for text, _ in begun])) < 1:
         return []
     settings = Settings(max_new_tokens=min(NEW, room), no_repeat_ngram=3)
-    written = [unspaced(one.text) for one in generate(trained, [text for text, _ in begun], settings)]
+    space = "" if stepper_of_trained(trained).goes_on else " "  # a text for a source begins without a space
+    written = [unspaced(space + one.text) for one in generate(trained, [text for text, _ in begun], settings)]
     pairs = list(zip(begun, written, strict=True))
     records = [
         {"text": text, "continuation": new, **({} if given else {"answer": rest})} for (text, rest), new in pairs
     ]
-    files.write_text(files.as_path(trained.workdir or "") / "examples.json", json.dumps(records))
     lines = [f"{text} ...{new}" + (f"\n  in the text: {rest}" if rest else "") for (text, rest), new in pairs]
     note("\n".join(["the model goes on with held-out text:"] * (not given) + lines))
-    return [text for text, _ in begun]
+    return records
 
 
 def _masked_sentences(corpus: Mixture, tokenizer: Tokenizer, max_length: int) -> list[tuple[str, str]]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from bert_jax import configuration
-from bert_jax.checkpoints.restoring import BEST, saved_steps
 from bert_jax.corpora.mixture import Mixture, check_shares, normalised
 from bert_jax.corpora.privacy import private_config, redact
 from bert_jax.errors import UserError
@@ -31,15 +28,14 @@ from bert_jax.objectives.several import SeveralObjectives, seed_of_member
 from bert_jax.objectives.terms import check_meanings
 from bert_jax.parts import catalogue
 from bert_jax.parts.own_code import with_contents
-from bert_jax.program import Note, program, quoted
+from bert_jax.program import Note
 from bert_jax.recipes.pretraining_settings import ChosenObjective, PretrainingSettings, member_of
 from bert_jax.reporting.observer import Observer
 from bert_jax.rows.units import columns
 from bert_jax.runs import own_parts
 from bert_jax.runs.baselines import write_baselines
 from bert_jax.runs.checks import check_exported, check_metrics, check_optimizer, check_steps_fit, check_whole_batches
-from bert_jax.runs.filled_examples import continue_examples, fill_examples
-from bert_jax.runs.finishing import LONGER_PRETRAINING, export_newest, report_at_the_end, without_class
+from bert_jax.runs.filled_examples import abilities, to_fill
 from bert_jax.runs.inputs import CORPUS, Inputs
 from bert_jax.runs.model_choice import (
     check_extensions,
@@ -63,6 +59,7 @@ from bert_jax.runs.models_read import (
     teacher_in_run,
 )
 from bert_jax.runs.prepared import Opened, Prepared, Request
+from bert_jax.runs.pretraining_end import finish
 from bert_jax.runs.used_keys import used_keys
 from bert_jax.storage import files
 from bert_jax.task import Task, tasks_of, titles_of
@@ -115,8 +112,6 @@ class Pretraining(Prepared):
         }
         self.task = objectives[0] if len(objectives) == 1 else SeveralObjectives(objectives, members)
         self._check_task()
-        if self.task.differs:  # then it fills no masks
-            self.settings = dataclasses.replace(settings, examples=())
         if devices is None:
             specs, evaluated = self.task.batch_specs, self.experiment.evaluated_phase
             batches = {f"config.phases.{p.kind}.batch_size": (p.batch_size, specs[p.kind]) for p in phases}
@@ -180,8 +175,21 @@ class Pretraining(Prepared):
         lengths = {kind for one in tasks_of(task).values() for kind in one.setting.max_lengths}
         if settings.corpus.parts and any(name not in lengths for name in task.batch_specs):
             raise UserError("a mixture has rows of one length: set config.objective.packing to 'packed' or 'none'")
-        if settings.fills(task.setting.model):
-            check_masked(settings.examples or (), "config.examples")
+        check_masked(self._filled, "config.examples")
+
+    @property
+    def _writes(self) -> list[str]:
+        """The ways in which the finished model writes, as its facts name them."""
+        last = self.experiment.phases.phases[-1].kind
+        at_end = [self.task.of(kind) for kind in self.task.batch_specs if kind.partition("/")[0] == last]
+        return sorted({one.writes for one in at_end} - {""})
+
+    @property
+    def _filled(self) -> list[str]:
+        """The examples of the recipe that the finished model fills; a model that writes too goes on with the others."""
+        able = abilities(self.task.setting.model, self.task.differs, self._writes)
+        shown = self.settings.shows_examples and able.fills
+        return [*(to_fill(self.settings.examples, able) or ())] if shown else []
 
     def _check_columns(self) -> None:
         """Raise ``UserError`` if units of masking are columns that the corpus is to be built without."""
@@ -222,8 +230,7 @@ class Pretraining(Prepared):
         """
         settings = self.settings
         model = with_vocabulary_size(self.task.setting.model, settings.architecture, tokenizer.size, self.initial)
-        if settings.fills(model):
-            encode_masked(settings.examples or (), tokenizer, model.max_length, "config.examples")
+        encode_masked(self._filled, tokenizer, model.max_length, "config.examples")
         task = self.task.with_text(corpus, tokenizer, model.vocab_size)
         experiment = self.experiment.in_steps(task)
         experiment.make_schedule()
@@ -281,9 +288,7 @@ class Pretraining(Prepared):
         task: Any = opened.task
         model, every = opened.model, [part.name for part in task.parts]
         parts = [name for name in every if name != distillation.PROJECTION]
-        phases = self.experiment.phases.phases
-        at_end = [task.of(kind) for kind in task.batch_specs if kind.partition("/")[0] == phases[-1].kind]
-        writes = sorted({one.writes for one in at_end} - {""})
+        phases, writes = self.experiment.phases.phases, self._writes
         module = self.settings.objective_of(phases[-1]).module  # its name may be a user's file that imports the class
         replaced = sorted({key for phase in phases for key in phase.model})
         models = {p.kind: {key: getattr(task.of(p.kind).setting.model, key) for key in replaced} for p in phases}
@@ -334,7 +339,7 @@ class Pretraining(Prepared):
         self, opened: Opened, facts: Mapping[str, Any], observer: Observer, metrics: dict[str, float]
     ) -> dict[str, float]:
         assert opened.corpus
-        finish(self.settings, opened.model, facts["head"], opened.corpus, observer)
+        finish(self.settings, opened.model, facts, opened.corpus, observer)
         return metrics
 
 
@@ -377,33 +382,3 @@ def _with_frozen(tree: dict[str, Any], task: Task) -> dict[str, Any]:
         return contents.get((name, value), value) if isinstance(value, str) else value
 
     return named("", tree) | ({"frozen": others} if others else {})
-
-
-def finish(settings: PretrainingSettings, model: ModelConfig, head: Any, corpus: Mixture, observer: Observer) -> None:
-    """Write the examples, the export and the report of a finished run, and print what the user can do next.
-
-    ``head``: the entry of the run's facts with the class of transformers.
-    """
-    workdir = files.as_path(observer.workdir)
-    filled: list[str] = []
-    trained = None
-    if settings.fills(model) or settings.continues(model):
-        show = continue_examples if model.causal else fill_examples
-        with observer.showing("reporting"):
-            trained = load(observer.workdir)
-            filled = show(trained, settings.examples, corpus, observer.note)
-    exported = None
-    if settings.export and (unknown := without_class(model, head, observer.workdir)):
-        observer.note(f"not exported: transformers has no class for {unknown}")
-    elif settings.export:
-        exported = export_newest(observer, trained)
-    best = max(saved_steps(str(workdir / BEST)), default=0)
-    metric = settings.selection.metric
-    report = report_at_the_end(observer, LONGER_PRETRAINING, best or sys.maxsize, metric)
-    chosen = f", best by {metric} at step {best:,}" if best else ""
-    where = f"report {report}" + (f", model {exported}" if exported else "")
-    observer.note(f"done{chosen}: {where}, metrics {workdir / 'metrics.jsonl'}")
-    if head:
-        verb, of = ("generate", "The beginning") if model.causal else ("fill-mask", "A sentence with a [MASK]")
-        example = quoted(filled[0]) if filled else f'"{of} of your text."'
-        observer.note(f"next: {program()} {verb} --workdir={shlex.quote(observer.workdir)} {example}")

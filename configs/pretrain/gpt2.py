@@ -39,5 +39,4 @@ def get_config(size: str = "small") -> ConfigDict:
         {"name": "adamw", "b2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "clip_norm": 1.0, "bias_correction": "standard"}
     )
     config.schedule = ConfigDict({"name": "cosine", "peak_learning_rate": PEAKS[size], "warmup_steps": 2_000})
-    config.examples = ()
     return config

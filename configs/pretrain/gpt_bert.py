@@ -35,5 +35,5 @@ def get_config(variant: str = "hybrid") -> ConfigDict:
     config = recipes.derive("clm_mlm")
     config.objective = ConfigDict({"arrangement": "sentences", "packing": "packed", **VARIANTS[variant]})
     config.phases = ConfigDict({"phase1": {"num_steps": 1000, "batch_size": 64, "max_length": 32}})
-    config.examples, config.export = (), variant == "causal"
+    config.export = variant == "causal"
     return config

@@ -35,6 +35,5 @@ def get_config(size: str = "base") -> ConfigDict:
         {"name": "adamw", "b2": 0.98, "eps": 1e-6, "clip_norm": None, "bias_correction": "standard"}
     )
     config.schedule = ConfigDict({"name": "linear", "peak_learning_rate": 5e-4, "warmup_steps": 10_000})
-    config.examples = ()
     config.export = False
     return config

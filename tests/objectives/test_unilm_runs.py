@@ -79,7 +79,9 @@ CUT: dict[str, Any] = {
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", CUT)
-def test_a_run_that_is_cut_ends_with_the_same_bits(name: str, tmp_path: Path) -> None:
+def test_a_run_that_is_cut_ends_with_the_same_bits(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """And its export is BertForPreTraining with six token types; both orders at once have no class."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     phases = {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 32}}
@@ -94,6 +96,13 @@ def test_a_run_that_is_cut_ends_with_the_same_bits(name: str, tmp_path: Path) ->
         assert run([*command, f"--workdir={cut}"]) == 0
     assert gang.records(cut) == gang.records(whole)
     gang.assert_same_model(cut, whole)
+    examples = json.loads((whole / "examples.json").read_text())
+    shown = {("continuation" in one, "predictions" in one) for one in examples}
+    assert shown == ({(True, False), (False, True)} if name == "unilm" else {(True, False)})
+    said = capsys.readouterr().err
+    assert f"generate --workdir={whole}" in said
+    assert (f"fill-mask --workdir={whole}" in said) == (name == "unilm")
+    assert "Going on with a text" in (whole / "report.html").read_text()
     last = next(line for line in reversed(gang.records(whole)) if line["split"] == "eval")
     assert {f"mlm_loss/{member}" for member in MEMBERS} <= last.keys() if name == "unilm" else "lm_loss" in last
     if name == "unilm":

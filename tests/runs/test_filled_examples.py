@@ -1,11 +1,11 @@
 """A finished run fills words of its own held-out text, beside the words that stood there."""
 
-import json
 import shlex
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -14,12 +14,14 @@ from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.prepare import CorpusConfig, VocabularyConfig
 from bert_jax.features.fill_mask import Filled
 from bert_jax.interchange.trained_model import TrainedModel
-from bert_jax.models.model import LM_HEAD
+from bert_jax.models.encoders import bert, seq2seq
+from bert_jax.models.model import LM_HEAD, fresh_params
 from bert_jax.recipes import recipes
+from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.runs import filled_examples
-from bert_jax.runs.filled_examples import NUMBER, _masked_sentences
+from bert_jax.runs.filled_examples import NUMBER, _masked_sentences, abilities, to_fill
 from bert_jax.runs.inputs import Inputs
-from bert_jax.text.tokenizer import Tokenizer
+from bert_jax.text.tokenizer import Tokenizer, wordpiece
 from tests import toy
 
 SENTENCE = "the old king remembers the long road by the river."
@@ -74,11 +76,13 @@ def test_held_out_words_are_shown_beside_the_predictions(tmp_path: Path, monkeyp
     guesses = ((("cat", 0.5), ("dog", 0.25)),)
     monkeypatch.setattr(filled_examples, "fill_mask", lambda model, texts: [Filled(text, guesses) for text in texts])
     said: list[str] = []
-    assert filled_examples.fill_examples(trained, None, Any, said.append) == ["a [MASK]", "b [MASK]"]
+    shown = filled_examples.fill_examples(trained, None, Any, said.append)
+    assert [(one["text"], one["answer"]) for one in shown] == [("a [MASK]", "x"), ("b [MASK]", "cat")]
     assert said[0].startswith("1 of 2 masked held-out words are among the five predictions:")
     assert "in the text: cat" in said[0]
-    assert [one["answer"] for one in json.loads((tmp_path / "examples.json").read_text())] == ["x", "cat"]
-    assert filled_examples.fill_examples(trained, ["a [MASK]"], Any, said.append) == ["a [MASK]"]
+    [given] = filled_examples.fill_examples(trained, ["a [MASK]"], Any, said.append)
+    assert given["text"] == "a [MASK]"
+    assert "answer" not in given
     assert said[1] == "a [MASK]\n  cat 0.50, dog 0.25"
 
 
@@ -102,3 +106,39 @@ def test_that_nothing_is_filled_is_said_with_a_hint(tmp_path: Path, monkeypatch:
     assert recipes.load("quickstart", [flag]).examples == ("A text with a [MASK].",)
     assert filled_examples.fill_examples(trained, (), None, notes.append) == []  # type: ignore[arg-type]
     assert len(notes) == 1
+
+
+def test_a_model_with_a_decoder_writes_for_texts_without_masks() -> None:
+    tokenizer = wordpiece((*SPECIAL_TOKENS, "the", "cat", "sees"))
+    config = seq2seq.Config(tokenizer.size, 16, 1, 2, 32, max_length=12, num_decoder_layers=1, lm_head="bert")
+    params = jax.tree.map(np.asarray, fresh_params(config))
+    trained = TrainedModel("there", {name: params[name] for name in ("encoder", LM_HEAD.name)}, config, tokenizer)
+    said: list[str] = []
+    texts = ("the cat sees", "a [MASK]")
+    [record] = filled_examples.continue_examples(trained, texts, None, said.append)  # type: ignore[arg-type]
+    assert [*record] == ["text", "continuation"]
+    assert record["text"] == "the cat sees"
+    [written] = trained.generate(["the cat sees"], max_new_tokens=11, no_repeat_ngram=3)  # as many as there is room for
+    assert record["continuation"] == f" {written.text}"
+    assert said == [f"the cat sees ... {written.text}"]
+    long = ("the cat sees " * 4,)  # more tokens than positions
+    assert filled_examples.continue_examples(trained, long, None, said.append) == []  # type: ignore[arg-type]
+
+
+def test_what_a_finished_model_shows() -> None:
+    sizes = {"vocab_size": 40, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 32}
+    both, one_way = bert.Config(**sizes), bert.Config(**sizes, attention="causal")
+    decoder = seq2seq.Config(**sizes, num_decoder_layers=1)
+    shown = {
+        "bert": abilities(both, "", ()),
+        "unilm": abilities(both, "", ("mask at the end",)),
+        "both orders": abilities(both, "predicts a masked token before it", ("left to right",)),
+        "ltr": abilities(one_way, "", ("left to right",)),
+        "mass": abilities(decoder, "has a decoder", ()),
+    }
+    assert {name for name, one in shown.items() if one.fills} == {"bert", "unilm"}
+    assert {name for name, one in shown.items() if one.writes} == {"unilm", "both orders", "ltr", "mass"}
+    texts = ("a [MASK]", "the cat")
+    assert to_fill(texts, shown["bert"]) == texts  # the second is refused
+    assert to_fill(texts, shown["unilm"]) == ["a [MASK]"]
+    assert to_fill(None, shown["unilm"]) is None

@@ -39,7 +39,7 @@ def recipe(folder: Path, kind: str, **changes: Any) -> dict[str, Any]:
     training = {"log_every_steps": 1, "eval_every_steps": 2, "eval_rows": 8, "loggers": ()}
     config |= {"corpus": small["corpus"], "model": model, "phases": phases, "training": training}
     config["schedule"] = config["schedule"] | {"warmup_steps": 1}
-    config |= {"loader": {"num_workers": 0}, "checkpoints": {"every_steps": 2, "keep": 1}}
+    config |= {"loader": {"num_workers": 0}, "checkpoints": {"every_steps": 2, "keep": 1}, "examples": ()}
     config["vocab"] = {"path": str(folder / "vocab")}
     return config | changes
 

@@ -58,6 +58,8 @@ def test_its_encoder_gives_vectors_and_it_writes_no_masks(
         export=False,
     )
     said = capsys.readouterr().err
+    assert "the model goes on with held-out text:" in said
+    assert f"generate --workdir={made}" in said
     assert f"starting from {of_bert}; left out: nsp_head, pooler; the cross-attention of the decoder is fresh" in said
     assert "held-out fragment loss" in said
     assert "better than 3-gram" in said or "worse than 3-gram" in said
