@@ -6,7 +6,7 @@ import ast
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from bert_jax.configuration import nearest
@@ -84,7 +84,8 @@ def choose(
         if not absent:
             found[role] = names[0] if len(names) == 1 else names
         elif _is_needed(role, split, role in columns, roles):
-            problems.append(_unknown(role, absent[0], records))
+            others = {one for other in roles.all if other != role for one in _several(columns.get(other, other))}
+            problems.append(_unknown(role, absent[0], records, others))
     return found, problems
 
 
@@ -106,7 +107,8 @@ def _is_needed(role: str, split: str, is_named: bool, roles: Roles) -> bool:
     return is_named or role in roles.required
 
 
-def _unknown(role: str, name: str, records: Sequence[DataRecord]) -> str:
+def _unknown(role: str, name: str, records: Sequence[DataRecord], others: Collection[str]) -> str:
+    """Return a phrase for a role without its column ``name``; ``others``: the columns that other roles read."""
     first, absent = list(records[0]) if records else [], f"no column {name!r} for config.data.columns.{role}"
     if role == "tags" and first[:1] == ["words"] and (mark := other_delimiter(records[0]["words"][0])):
         only = f"each line has only a word; if '{mark}' separates it from its tag"
@@ -126,7 +128,8 @@ def _unknown(role: str, name: str, records: Sequence[DataRecord]) -> str:
             f" --config.data.options.header=False --config.data.columns.{role}=NUMBER, from 0"
         )
     there = dict.fromkeys(" ".join(column.split())[:60] for record in records[:100] for column in _flat(record))
-    listed = nearest(name, there).replace("valid:", "there are:") if there else "there are none"
+    hint = nearest(name, [one for one in there if one not in others]).partition("valid:")[0]
+    listed = f"{hint}there are: {', '.join(sorted(there))}" if there else "there are none"
     return f"{absent}; {well_formed(listed)}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,13 +11,23 @@ import numpy as np
 from bert_jax.text.surrogates import SURROGATE
 
 _SCALARS = (str, int, float)
+_EMPTY = ("Cc", "Cf", "Zl", "Zp", "Zs")  # categories: control and format characters, spaces
+_FILLERS = "\u115f\u1160\u2800\u3164\uffa0\ufe0e\ufe0f"  # letters and signs by their category, and nothing to see
 
 
 def is_blank(value: Any, role: str) -> bool:
-    """Return whether a value is empty. An empty list of answers is a value: it says that there is no answer."""
-    if value is None or (isinstance(value, str) and not value.strip()):
+    """Return whether a value is empty, or a text that shows nothing, such as spaces or U+200B.
+
+    An empty list of answers is a value: it says that there is no answer.
+    """
+    if value is None or (isinstance(value, str) and not any(map(_shows, value))):
         return True
     return isinstance(value, list | tuple) and not value and role != "answers"
+
+
+def _shows(character: str) -> bool:
+    """Return whether a reader sees a character: no space, control or format character, and no filler."""
+    return unicodedata.category(character) not in _EMPTY and character not in _FILLERS
 
 
 def is_unicode(value: Any) -> bool:

@@ -50,7 +50,7 @@ class Input:
     pair_column: str = ""
     id_column: str = ""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # options of the reader
-    bad_examples: Literal["error", "skip"] = "error"
+    bad_examples: Literal["error", "skip"] | None = None  # None: error; the command has no flag --bad_examples
 
     @property
     def form(self) -> str:
@@ -79,8 +79,9 @@ def read_texts(source: Input, note: Callable[[str], None] = lambda line: None) -
     texts = [item for item in items if isinstance(item, Item)]
     if bad := [item for item in items if isinstance(item, BadRecord)]:
         line = f"{len(bad):,} of {len(bad) + len(texts):,} texts are bad: {few_bad(bad)}"
-        if source.bad_examples == "error":
-            raise UserError(f"{line}; mend them, or give --bad_examples=skip")
+        if source.bad_examples != "skip":
+            other = ", or give --bad_examples=skip" if source.bad_examples else ""
+            raise UserError(f"{line}; mend them{other}")
         note(f"left out: {line}")
     if not texts:
         said = "--input" if source.format == LINES and not source.column else "--input, --format and --column"
@@ -113,7 +114,7 @@ def _lines(path: str) -> Iterator[Item | BadRecord]:
     for number, line in text_lines(path):
         if not is_unicode(line):
             yield BadRecord(f"{path}:{number}", "is not UTF-8")
-        elif line.strip():
+        elif not is_blank(line, "text"):
             yield Item(str(number), line)
 
 

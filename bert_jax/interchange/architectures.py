@@ -9,7 +9,7 @@ from typing import Any, get_args
 from bert_jax.errors import UserError
 from bert_jax.interchange.family import Family, families, family_of, family_with
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.model import BERT
+from bert_jax.models.model import BERT, config_of
 from bert_jax.parts import catalogue
 from bert_jax.tasks.base import ProblemType
 
@@ -64,7 +64,9 @@ class HeadClass:
         """The name of our task that trains and evaluates models with this head; None if there is none."""
         tasks = {name: catalogue.find("tasks", name).Task for name in catalogue.parts("tasks", having="Task")}
         own = (self.ending, self.problem_type)
-        return next((name for name, task in tasks.items() if task.exported_as == own and self.ending != "Model"), None)
+        if not self.task_parts:  # a pretrained model, or an encoder alone
+            return None
+        return next((name for name, task in tasks.items() if task.exported_as == own), None)
 
 
 def of_pretraining(config: ModelConfig, parts: Collection[str]) -> str:
@@ -109,7 +111,7 @@ def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> 
         return HeadClass(_pretraining_class(family, family.pretrained if parts is None else parts))
     is_own = catalogue.is_own(task["name"])  # its file may be gone; transformers has no class for its head
     exported_as = None if is_own else catalogue.find("tasks", task["name"], having="Task").Task.exported_as
-    if exported_as is None or exported_as[0] not in family.classes:
+    if exported_as is None or not _fits(family, exported_as[0], config_of(facts["model"]).causal):
         exported_as = ("Model", None)  # the encoder alone
     ending, problem_type = exported_as
     named = ending in _LABELLED and problem_type != "regression"
@@ -121,7 +123,12 @@ def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> 
 
 def has_class(config: ModelConfig, ending: str) -> bool:
     """Return whether the family of the encoder of ``config`` has a class with this end of its name."""
-    return config.encoder not in families() or ending in family_of(config.encoder).classes
+    return config.encoder not in families() or _fits(family_of(config.encoder), ending, config.causal)
+
+
+def _fits(family: Family, ending: str, causal: bool) -> bool:
+    """Return whether a family has a class with this end of its name, and the class reads as the model does."""
+    return ending in family.classes and (causal or ending != family.causal)
 
 
 def of_config(family: Family, theirs: Mapping[str, Any], tensors: Mapping[str, Any], where: str) -> HeadClass:

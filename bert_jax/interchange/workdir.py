@@ -18,6 +18,7 @@ from bert_jax.interchange.hugging_face import export_model, exported_vectors, li
 from bert_jax.interchange.loading import read_model
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.heads import Pooling
+from bert_jax.program import program
 from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.loggers.base import metrics_of
 from bert_jax.reporting.run_log import read_records
@@ -61,7 +62,19 @@ def export_trained(
     baselines = reading.read_object(files.as_path(workdir) / "baselines.json") or {}
     card = model_card(exported, metrics, baselines, bool(exported_vectors(exported, pooling)), _parent_of(facts))
     report = export_model(exported, output, card, pooling, into)
-    return dataclasses.replace(report, title=f"{report.title}, step {trained.step:,} of {workdir}")
+    title, notes = f"{report.title}, step {trained.step:,} of {workdir}", (*report.notes, *_not_said(exported, workdir))
+    return dataclasses.replace(report, title=title, notes=notes)
+
+
+def _not_said(exported: TrainedModel, workdir: str) -> list[str]:
+    """Return a note if the files of transformers do not say how a model writes, although they have its head."""
+    head, facts = exported.head, exported.facts
+    assert head is not None
+    said = exported.config.causal and not facts.get("task")  # it goes on with a prompt
+    heads = ("ForMaskedLM", "ForPreTraining", head.family.causal)
+    if said or not facts.get("writes") or head.ending not in heads:
+        return []
+    return [f"these files do not say how it learned to write: {program()} generate --workdir={workdir} knows"]
 
 
 def _newest_metrics(workdir: str, step: int) -> dict[str, float]:

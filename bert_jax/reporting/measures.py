@@ -154,6 +154,24 @@ def heldout_errors(by_split: Mapping[str, Mapping[str, float]]) -> dict[str, flo
     return found
 
 
+def in_a_line(metrics: Mapping[str, Any]) -> str:
+    """Return the metrics of an evaluation as text. Of the first metric that has several parts, the parts follow it.
+
+    The parts of other metrics are in the log and in the report. A part is what comes after the slash in the name of a
+    metric that has a value for the whole, too.
+    """
+    parts: dict[str, list[str]] = {}
+    for name in metrics:
+        whole, slash, _ = name.partition("/")
+        if slash and whole in metrics:
+            parts.setdefault(whole, []).append(name)
+    first = next((whole for whole, names in parts.items() if len(names) > 1), "")
+    inside = ", ".join(f"{name.partition('/')[2]} {figure(metrics[name])}" for name in parts.get(first, ()))
+    others = [name for name in metrics if name.partition("/")[0] not in parts or name in parts]
+    texts = {name: f"{in_words(name)} {figure(metrics[name])}" for name in others}
+    return ", ".join(f"{text} ({inside})" if name == first else text for name, text in texts.items())
+
+
 def headline(record: Record, tuned: bool, main: str | None, titles: Mapping[str, str]) -> list[str]:
     """Return the metrics of a record that lead the report of a run, which is fine-tuned if ``tuned``.
 

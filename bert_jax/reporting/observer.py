@@ -11,9 +11,8 @@ from bert_jax.cluster import distributed, signals
 from bert_jax.errors import Interrupted, Preempted, RepeatingError, UserError
 from bert_jax.parts import catalogue
 from bert_jax.reporting.alarms import Alarms
-from bert_jax.reporting.formats import figure, in_words
 from bert_jax.reporting.loggers.base import Record
-from bert_jax.reporting.measures import in_order, titles_in
+from bert_jax.reporting.measures import in_a_line, in_order, titles_in
 from bert_jax.reporting.progress import ProgressLine
 from bert_jax.reporting.report import write_report
 from bert_jax.reporting.run_log import RunLog
@@ -147,9 +146,8 @@ class Observer:
         for task in ("", *self._tasks):
             own = {name: x for name, x in in_order(metrics, self.titles).items() if self._task_of(name) == task}
             own = {name.removeprefix(f"{task}/"): x for name, x in own.items()}
-            shown = ", ".join(f"{in_words(name)} {figure(value)}" for name, value in own.items())
-            if shown:
-                self.note(f"step {step:,} held-out{task and f' {task}'}: {shown}")
+            if own:
+                self.note(f"step {step:,} held-out{task and f' {task}'}: {in_a_line(own)}")
         if text := self._alarms.evaluation(step, metrics):
             self.alarm(step, text)
         self._report()

@@ -159,7 +159,7 @@ def _selected(run: Mapping[str, Any], evaluations: list[Record]) -> int | None:
     """Return the step whose model a run of pretraining keeps by ``config.selection``; None if it selects none."""
     metric = str(mapping(mapping(run.get("config")).get("selection")).get("metric") or "")
     known = [r for r in evaluations if r["step"] and is_number(r.get(metric))]
-    best = (min if lower_is_better(metric) else max)(known, key=lambda r: r[metric], default=None)
+    best = (min if lower_is_better(metric) else max)(reversed(known), key=lambda r: r[metric], default=None)
     return best["step"] if best else None
 
 

@@ -106,7 +106,11 @@ def _labels(found: Mapping[str, Any]) -> str:
 
 
 def _wrong_title(found: Mapping[str, Any]) -> str:
-    titles = {"numbers": "The largest errors", "pairs": "Pairs taken for the least alike"}
+    titles = {
+        "numbers": "The largest errors",
+        "pairs": "Pairs taken for the least alike",
+        "texts": "Texts unlike their targets",
+    }
     return titles.get(found["kind"], "Wrong, and sure of it")
 
 
@@ -121,11 +125,12 @@ def _wrong(found: Mapping[str, Any], labels: Sequence[str]) -> str:
     total, answered = found.get("num_wrong"), found.get("num_answered", 0)
     note = ""
     if total is not None:
-        which = f", the {len(cards):,} surest here" if total > len(cards) else ""
+        first, verdict = ("longest", "unlike the target") if found["kind"] == "texts" else ("surest", "wrong")
+        which = f", the {len(cards):,} {first} here" if total > len(cards) else ""
         note = (
-            f"{total:,} of {answered:,} {'is' if total == 1 else 'are'} wrong{which}."
+            f"{total:,} of {answered:,} {'is' if total == 1 else 'are'} {verdict}{which}."
             if total
-            else f"None of {answered:,} is wrong."
+            else f"None of {answered:,} is {verdict}."
         )
     cards = [f'<div class="card wrong">{card}</div>' for card in cards]
     grid = '<div class="examples">\n{}\n</div>'

@@ -55,9 +55,8 @@ def write_baselines(
         figures |= {PHASES: {kind: rates for kind, rates in by_phase.items() if rates}}
         figures[UNKNOWN] = _unknown_share(task, phase.kind, rows)
         files.write_text(path, json.dumps({**figures, "reckoned_for": reckoned_for}))
-    shown = [f"{in_words(name)} {value:.3f}" for name, value in figures.items() if name not in (PHASES, UNKNOWN)]
-    if shown:
-        note(f"to beat on the held-out rows: {', '.join(shown)}")
+    if shown := _in_a_line({name: value for name, value in figures.items() if name not in (PHASES, UNKNOWN)}):
+        note(f"to beat on the held-out rows: {shown}")
     every = ",".join(dict.fromkeys(str(length) for _, length in lengths))
     inspect = f"{program()} inspect --corpus={corpus} --max_length={every}"
     if (unknown := figures.get(UNKNOWN, 0.0)) > OFTEN_UNKNOWN:
@@ -73,6 +72,23 @@ def write_baselines(
                 terms = [of.terms(of.config) for of in tasks_of(task).values()]  # a name means the same in all of them
                 loss: Any = next(of[term] for of in terms if (term := name.removesuffix(RATE)) in of).loss
                 note(_describe_imbalance(one, name, rate, inspect if loss.labels == "next_sentence_labels" else ""))
+
+
+def _in_a_line(figures: Mapping[str, float]) -> str:
+    """Return baselines as text, the parts of each in brackets; a part that is the whole is left out."""
+    texts: dict[str, list[str]] = {}
+    for name, value in figures.items():
+        whole, _, part = name.partition("/")
+        if figures.get(whole) != value or not part:
+            texts.setdefault(whole, []).append(f"{part} {value:.3f}".strip())
+    return ", ".join(
+        f"{in_words(name)} {found[0] if len(found) == 1 else _with_parts(found, name in figures)}"
+        for name, found in texts.items()
+    )
+
+
+def _with_parts(found: list[str], has_whole: bool) -> str:
+    return f"{found[0]} ({', '.join(found[1:])})" if has_whole else f"({', '.join(found)})"
 
 
 def _sound(figures: Mapping[str, Any]) -> bool:

@@ -105,7 +105,11 @@ class Finetuning(Prepared):
         self._check_micro_batches()
         size = initial.tokenizer.size if initial else settings.vocab.size
         self.model = choose_model(settings.architecture, size, initial)
-        self.model.check_lengths({f"config.phases.{KIND}.max_length": settings.phase.max_length})
+        if (longest := settings.phase.max_length) > (most := self.model.max_length):
+            raise UserError(
+                f"config.phases.{KIND}.max_length is {longest}, and the model has {most} positions; give "
+                f"--max_length={most}{'' if initial else ', or raise config.model.max_length'}"
+            )
         self._teacher = teacher_of_finetuning(settings.teacher, initial, settings.vocab.path, read)
         if settings.packing == "packed":
             models = [self.model, *(teacher.config for teacher in self._teacher.values())]

@@ -23,6 +23,7 @@ import numpy as np
 from bert_jax import configuration
 from bert_jax.errors import UserError, few
 from bert_jax.examples.columns import Roles
+from bert_jax.examples.values import is_blank
 from bert_jax.generation.search import Search, tokens_of
 from bert_jax.generation.settings import Settings
 from bert_jax.generation.steppers import MASK_AT_END, LeftToRight, keeping, stepper_of, token_types
@@ -90,6 +91,7 @@ class Task(ExampleTask):
     """The task of writing texts. Its loss is the mean cross-entropy of the predicted tokens of targets."""
 
     roles = Roles(("text",), ("target",))
+    exported_as = ("LMHeadModel", None)  # of a model that reads left to right; others have no class
     writes = MASK_AT_END  # as a model that reads both sides learns to
     answer, main_metric = "target", "rouge_l"
     titles: ClassVar[Mapping[str, str]] = {"loss": "Loss", "accuracy": "Accuracy of predicted tokens", **TITLES}
@@ -97,10 +99,10 @@ class Task(ExampleTask):
     judge = Judge("texts", _weigh, _show)
 
     def __init__(self, config: Config, setting: Setting):
-        check_names(config.metrics)
+        check_names(config.metrics, "config.task.metrics")
         self._check_model(config, setting)
         every = [example for examples in setting.splits.values() for example in examples]
-        if empty := [e["id"] for e in every if e.get("target") is not None and not str(e["target"]).strip()]:
+        if empty := [e["id"] for e in every if e.get("target") is not None and is_blank(str(e["target"]), "target")]:
             raise UserError(f"{len(empty):,} targets are empty ({few(empty)}); write them, or leave the examples out")
         room = setting.max_length - config.max_target_length
         if not setting.model.decodes and room < _MOST_SPECIAL + 1:
@@ -118,6 +120,11 @@ class Task(ExampleTask):
             ordered = ["this task"] if not (model.causal or model.decodes) else []
             self.notes = left_to_plain(model.attention_kernel, ordered, model.decodes)
         super().__init__(config, setting)
+        if self._longest_source < self._longest_target:
+            self.notes.append(
+                f"rows of {setting.max_length} tokens leave {self._longest_source} for a source; a smaller "
+                "config.task.max_target_length leaves more"
+            )
 
     def _check_model(self, config: Config, setting: Setting) -> None:
         """Raise ``UserError`` if the setting has what the task cannot use."""

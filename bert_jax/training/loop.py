@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from bert_jax.checkpoints.restoring import restore
+from bert_jax.checkpoints.restoring import restore, saved_steps
 from bert_jax.checkpoints.saving import Checkpoints, save_best
 from bert_jax.cluster import distributed
 from bert_jax.cluster.termination import Termination
@@ -92,7 +92,7 @@ def _train(run: Run, roll_backs: tuple[RollBack, ...]) -> dict[str, float] | Rol
     task, experiment, observer, workdir = run.task, run.experiment, run.observer, run.observer.workdir
     phases, mesh = experiment.phases, experiment.make_mesh()
     initial = experiment.initial_state(task, mesh)
-    with observer.during("restoring"):
+    with observer.during("restoring" if saved_steps(workdir) else "starting"):
         state: Any = restore(workdir, initial.shapes[0], observer.note)
         if resumed := state is not None:  # no fresh state beside it: a run that just fits must be able to resume
             frozen = initial.make_frozen(experiment.seed)

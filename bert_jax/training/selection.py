@@ -41,9 +41,9 @@ class Selection:
             self.see(record["step"], record)
 
     def see(self, step: int, metrics: Mapping[str, Any]) -> bool:
-        """Return whether the evaluation at ``step`` is better than all before.
+        """Return whether the evaluation at ``step`` is the best so far, and no evaluation before is better.
 
-        If scores are equal, the first is the best.
+        Of equal scores the last is the best, since it has trained the longest; for ``patience`` it is not better.
 
         Raises:
           UserError: ``metrics`` lacks the metric of the config.
@@ -57,13 +57,13 @@ class Selection:
         if step == 0:  # before the first update there is nothing to select
             return False
         score = math.nan if metrics[name] is None else float(metrics[name])  # None: the number was not finite
-        above = self.best is None or (score < self.best[1] if lower_is_better(name) else score > self.best[1])
+        before = self.best and self.best[1]
+        above = before is None or (score < before if lower_is_better(name) else score > before)
         better = above and math.isfinite(score)
-        if better:
-            self.best, self._since_best = (step, score), 0
-        else:
-            self._since_best += 1
-        return better
+        self._since_best = 0 if better else self._since_best + 1
+        if better or score == before:
+            self.best = step, score
+        return self.best is not None and self.best[0] == step
 
     @property
     def exhausted(self) -> bool:

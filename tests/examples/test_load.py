@@ -12,9 +12,10 @@ import pytest
 from bert_jax.configuration import build
 from bert_jax.errors import UserError
 from bert_jax.examples import splits
-from bert_jax.examples.columns import Roles
+from bert_jax.examples.columns import Roles, choose
 from bert_jax.examples.labels import label_names
 from bert_jax.examples.load import DataConfig, to_train_on
+from bert_jax.examples.reading import DataRecord
 from bert_jax.storage import files
 from tests.examples.loading import CLASSIFICATION, MULTIPLE_CHOICE, SPAN_QA, TAGGING, loaded, noted, written
 
@@ -88,6 +89,13 @@ def test_unknown_columns_of_all_splits_are_listed_the_nearest_first(tmp_path):
         loaded(folder, CLASSIFICATION, format="delimited", splits={"train": "a.tsv", "dev": "b.tsv"}, columns=columns)
     assert str(raised.value).count("config.data.columns.") == 4
     assert "did you mean 'sentence'?" in str(raised.value)
+
+
+def test_a_column_that_another_role_reads_is_not_suggested() -> None:
+    roles = Roles(("text",), ("target",))
+    for columns, hint in (({"text": "text"}, ""), ({"text": "article"}, "did you mean 'text'? ")):
+        _, [problem] = choose("train", [DataRecord({"text": "a", "article": "b"}, "a:1")], columns, roles)
+        assert problem == f"no column 'target' for config.data.columns.target; {hint}there are: article, text"
 
 
 def test_a_column_for_what_is_no_role_is_an_error(tmp_path):

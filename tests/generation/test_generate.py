@@ -103,6 +103,14 @@ def test_the_command_prints_a_record_a_line(
     assert run([*flags, f"--input={file}"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines == [prompt + one.text for prompt, one in zip(PROMPTS, expected, strict=True)]
+    capsys.readouterr()
+    assert run([*flags, f"--input={file}", "--json"]) == 0
+    printed = capsys.readouterr()
+    records = [json.loads(line) for line in printed.out.splitlines()]
+    assert [one["id"] for one in records] == ["1", "2", "3", "4", "5"]
+    assert [{"text": one["text"], "ids": one["ids"]} for one in records[::2]] == typed
+    assert records[1] == {"id": "2", "text": None, "ids": None}
+    assert printed.err == "2 of 5 lines are blank; their text is null\n"
 
 
 BAD = {
@@ -132,6 +140,7 @@ BAD = {
     "no tokens": (["a", "--max_new_tokens=0"], "--max_new_tokens: found '0'; a whole number from 1"),
     "no file": (["--input=missing.txt"], "missing.txt"),
     "an empty file": (["--input=empty.txt"], "empty.txt has no text; check --input\n"),
+    "no UTF-8": (["--input=latin.txt"], "latin.txt:2 is not UTF-8; mend them\n"),
 }
 
 
@@ -142,6 +151,7 @@ def test_bad_input_is_one_line(
     flags, said = BAD[name]
     monkeypatch.chdir(tmp_path)
     Path("empty.txt").touch()
+    Path("latin.txt").write_bytes(b"the cat\nle caf\xe9\n")
     assert run(["generate", "--workdir=W", *flags]) == 2
     error = capsys.readouterr().err
     assert said in error

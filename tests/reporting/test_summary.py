@@ -69,7 +69,7 @@ def test_the_figures_are_those_of_the_step_that_is_kept(tmp_path):
     lines.sort(key=lambda line: line["step"])
     run = {**RUN, "config": RUN["config"] | {"selection": {"metric": "mlm_loss"}}}
     text, _ = report(tmp_path, run, lines)
-    assert "Masked-LM loss on held-out text at step 60, which was chosen: 4.000 nats." in text
+    assert "Masked-LM loss on held-out text at step 80, which was chosen: 4.000 nats." in text
     assert "Masked-LM loss, nats, held-out 4.000" in text
     assert "for 140 steps" in text
 

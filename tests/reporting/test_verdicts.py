@@ -37,6 +37,15 @@ def test_a_discriminator_that_finds_nothing_is_told_so():
     assert measures.headline({"step": 1, "split": "eval", "time": 0.0, **BLIND}, False, None, titles) == leading
 
 
+def test_the_line_of_an_evaluation_has_the_parts_of_one_metric():
+    """Of two parts or more; what an evaluation adds under its name is no part."""
+    found = {"nsp_loss": 0.7, "nsp_loss/both": 0.7, "mlm_loss": 2.5, "mlm_loss/both": 2.0, "mlm_loss/left": 3.0}
+    found |= {"mlm_accuracy": 0.5, "mlm_accuracy/both": 0.6, "mlm_accuracy/left": 0.4, "probe/accuracy": 0.9}
+    assert measures.in_a_line(found) == (
+        "nsp loss 0.700, mlm loss 2.500 (both 2.000, left 3.000), mlm accuracy 0.500, probe/accuracy 0.900"
+    )
+
+
 @pytest.mark.parametrize(("share", "accuracy"), [(0.149, 0.851), (0.7, 0.7), (0.5, 0.5), (0.0, 1.0)])
 def test_what_the_share_of_replaced_tokens_gives(share, accuracy):
     known = measures.with_shares({"unigram_cross_entropy": 6.0}, {"replaced_rate": share, "replaced_rate/legal": 0.25})

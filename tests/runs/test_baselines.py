@@ -12,7 +12,7 @@ from bert_jax.corpora.text_files import Source
 from bert_jax.objectives import ltr, mlm
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.rows.phases import Phase
-from bert_jax.runs.baselines import _describe_imbalance, write_baselines
+from bert_jax.runs.baselines import _describe_imbalance, _in_a_line, write_baselines
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import wordpiece
 from tests import toy
@@ -29,6 +29,14 @@ def test_unbalanced_labels_come_with_what_mends_them() -> None:
     )
     other = _describe_imbalance(Phase(1, 1, 64, "one"), "letter_majority_rate", rate, "")
     assert other.endswith(f"so LETTER accuracy begins at {rate:.2f} there and teaches little")
+
+
+def test_the_line_of_baselines_has_each_name_once() -> None:
+    figures = {"nsp_rate": 0.5, "unigram/both": 6.0, "nsp_rate/both": 0.5, "unigram/left": 6.1, "cloze": 4.0}
+    figures |= {"cloze/own": 3.0, "cloze/general": 5.0, "trigram/left": 5.5}
+    assert _in_a_line(figures) == (
+        "nsp rate 0.500, unigram (both 6.000, left 6.100), cloze 4.000 (own 3.000, general 5.000), trigram left 5.500"
+    )
 
 
 @pytest.mark.parametrize("name", ["mlm", "ltr"])

@@ -14,8 +14,12 @@ import pytest
 
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
+from bert_jax.interchange.architectures import HeadClass, has_class, of_facts
+from bert_jax.interchange.trained_model import TrainedModel
+from bert_jax.interchange.workdir import _not_said
 from bert_jax.models.dropout import RowRng
-from bert_jax.models.encoders import gpt2, seq2seq
+from bert_jax.models.encoders import bert, gpt2, seq2seq
+from bert_jax.models.model import config_facts
 from bert_jax.recipes import recipes
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.tasks.base import Setting
@@ -173,7 +177,7 @@ def test_baselines_copy_the_source_and_its_first_sentence() -> None:
         ({"max_target_length": 21}, "max_length is 24 and config.task.max_target_length 21; at least 5 tokens more"),
         ({"max_target_length": 0}, "config.task.max_target_length is 0; at least 1 is needed"),
         ({"masked_share": 0.0}, "config.task.masked_share is 0.0; more than 0 and at most 1"),
-        ({"metrics": ("meteor",)}, "unknown metric 'meteor'"),
+        ({"metrics": ("meteor",)}, "unknown metric in config.task.metrics: 'meteor'"),
         (
             {"num_beams": 5000},
             "config.task.num_beams is 5,000, and the vocabulary has 118 pieces; give",
@@ -186,10 +190,37 @@ def test_bad_keys(config: dict[str, Any], message: str) -> None:
         made(**config)
 
 
-def test_an_empty_target() -> None:
-    splits = {"train": [EXAMPLES[0], {**EXAMPLES[1], "target": " "}]}
+@pytest.mark.parametrize("target", [" ", "\u200b\ufeff", "\u3164\t"])
+def test_an_empty_target(target: str) -> None:
+    """A text that shows nothing is empty."""
+    splits = {"train": [EXAMPLES[0], {**EXAMPLES[1], "target": target}]}
     with pytest.raises(UserError, match=r"1 targets are empty \(b\); write them, or leave the examples out"):
         toy_tasks.make_task("text_generation", splits)
+
+
+def test_the_class_of_a_model_that_learned_to_write() -> None:
+    """A GPT is its family's LMHeadModel; a BERT that writes by masks has no class. A GPT that is read has no task."""
+    sizes = {"hidden_size": 8, "num_layers": 1, "num_heads": 1, "mlp_dim": 32}
+    for config, name in ((gpt2.Config(40, **sizes), "GPT2LMHeadModel"), (bert.Config(40, **sizes), "BertModel")):
+        facts = {"model": config_facts(config), "task": {"name": "text_generation"}}
+        assert of_facts(facts).architecture == name
+        assert has_class(config, "LMHeadModel") == (name != "BertModel")
+    assert HeadClass("GPT2LMHeadModel").task is None
+
+
+def test_the_export_of_a_model_says_if_its_files_do_not_say_how_it_writes() -> None:
+    sizes = {"hidden_size": 8, "num_layers": 1, "num_heads": 1, "mlp_dim": 32}
+    both, gpt = bert.Config(40, **sizes), gpt2.Config(40, **sizes)
+    by_masks, task = {"writes": ["mask at the end"]}, {"task": {"name": "text_generation"}}
+    for config, head, facts, said in (
+        (both, "BertForMaskedLM", by_masks, True),
+        (both, "BertModel", by_masks, False),
+        (both, "BertForMaskedLM", {}, False),
+        (gpt, "GPT2LMHeadModel", {"writes": ["left to right"]}, False),
+        (gpt, "GPT2LMHeadModel", by_masks | task, True),
+    ):
+        model = TrainedModel("W", {}, config, None, HeadClass(head), facts)  # type: ignore[arg-type]
+        assert bool(_not_said(model, "W")) == said
 
 
 @pytest.mark.usefixtures("one_device")

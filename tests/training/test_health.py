@@ -151,6 +151,16 @@ def test_what_is_not_finite_is_not_saved(tmp_path: Path) -> None:
     assert saved_steps(str(tmp_path / "run")) == []
 
 
+def test_of_equal_scores_the_last_is_the_best_and_patience_ends() -> None:
+    selection = Selection(SelectionConfig("score", patience=3), [{"step": 10, "score": 0.0}])
+    seen = [selection.see(step, {"score": score}) for step, score in ((20, 0.0), (30, 0.5), (40, 0.5), (50, 0.4))]
+    assert seen == [True, True, True, False]
+    assert selection.best == (40, 0.5)
+    assert not selection.exhausted
+    assert selection.see(60, {"score": 0.5})
+    assert selection.exhausted  # 40, 50 and 60 have brought no better score
+
+
 def test_a_score_that_is_not_finite_is_never_the_best() -> None:
     selection = Selection(SelectionConfig("loss", patience=3), [{"step": 10, "loss": None}])  # as the log has it
     assert not selection.see(20, {"loss": np.nan})

@@ -30,15 +30,18 @@ _IDEOGRAPH = re.compile("([\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u3040-\u30ff]
 _WORD = re.compile(r"\w+")
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Raise ``UserError`` with all names that are not metrics, or if the packages of the metrics are not installed."""
-    check_each(names, lambda name: choose("metric", name, TITLES))
+def check_names(names: Sequence[str], where: str) -> None:
+    """Raise ``UserError`` with all names that are not metrics, or if the packages of the metrics are not installed.
+
+    ``where``: the key that has the names.
+    """
+    check_each(names, lambda name: choose(f"metric in {where}:", name, TITLES))
     try:
         import rouge_score  # noqa: F401
         import sacrebleu  # noqa: F401
     except ImportError as error:
         raise UserError(
-            f"the scores of generated texts need {error.name}; install the extra generation: pip install "
+            f"the scores that {where} names need {error.name}; install the extra generation: pip install "
             "'bert-jax[generation]'"
         ) from None
 
