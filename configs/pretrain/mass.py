@@ -17,7 +17,8 @@ layer norms are not decayed; there all parameters are. Here initial weights are 
 two standard deviations; there it is not cut.
 
 With ``--init`` of a BERT, its layers begin the encoder, the decoder or both (``--config.model.init_parts``; Rothe et
-al. 2020, arXiv 1907.12461). transformers has no class for the model, so nothing is exported.
+al. 2020, arXiv 1907.12461). transformers has no class for the model of MASS, and for a BERT for generation, which is an
+EncoderDecoderModel there, this package has no family: nothing is exported or read back.
 """
 
 from ml_collections import ConfigDict
