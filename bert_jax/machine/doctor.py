@@ -46,6 +46,7 @@ EXTRAS = {
     "s3": "paths s3://",
     "wandb": "the logger wandb",
     "mlflow": "the logger mlflow",
+    "trackio": "the logger trackio",
 }
 
 _QUERY = """

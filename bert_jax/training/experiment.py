@@ -50,7 +50,8 @@ class TrainingConfig:
     max_skipped_in_a_row: int = 10  # the run ends if loss or gradient are not finite in this many steps in a row
     on_spike: Literal["warn", "roll_back"] = "warn"  # what to do after log steps in which the loss leaps
     stall_seconds: float = 900.0  # a step may always take so long (several processes: --heartbeat_seconds)
-    loggers: tuple[str, ...] = ("tensorboard",)  # where metrics go besides metrics.jsonl: tensorboard, wandb, mlflow
+    # where metrics go besides metrics.jsonl: tensorboard, wandb, mlflow, trackio
+    loggers: tuple[str, ...] = ("tensorboard",)
     # evaluations besides that of the held-out rows: NAME -> its keys, with which its metrics are called NAME/METRIC
     evaluations: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 

@@ -15,7 +15,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from bert_jax.errors import UserError
 from bert_jax.parts import catalogue
-from bert_jax.reporting.loggers import mlflow, tensorboard, wandb
+from bert_jax.reporting.loggers import mlflow, tensorboard, trackio, wandb
 from bert_jax.reporting.run_log import RunLog
 
 RUN = {"run_id": "id1", "name": "name", "config": {"model": {"num_layers": 2}}}
@@ -199,7 +199,7 @@ def test_events_are_a_view_of_the_records_also_after_a_cut(tmp_path, open_log):
     assert events(tmp_path / "events") == expected(second)
 
 
-@pytest.mark.parametrize("module", [wandb, mlflow])
+@pytest.mark.parametrize("module", [wandb, mlflow, trackio])
 def test_a_missing_package_is_an_error_before_training_that_names_the_extra(module, monkeypatch):
     name = module.__name__.rpartition(".")[2]
     monkeypatch.setitem(sys.modules, name, None)
@@ -222,6 +222,22 @@ def test_wandb_resumes_under_one_id(tmp_path, monkeypatch, open_log):
     step, values = calls[2]
     assert step == 5
     assert set(values) == {"eval/mlm_loss", "time"}
+
+
+def test_trackio_resumes_under_one_name(tmp_path, monkeypatch, open_log):
+    calls = []
+    run = types.SimpleNamespace(log=lambda metrics, step: calls.append((step, metrics)))
+    fake = types.ModuleType("trackio")
+    fake.finish = lambda: calls.append("end")
+    fake.init = lambda **options: calls.append(options) or run
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    for _ in range(2):
+        log = open_log(tmp_path, [trackio.Logger()])
+        log.start(RUN)
+    log.write(5, "eval", {"mlm_loss": 2.0, "mfu": None, "phase": "128"})
+    log.close()
+    assert [(c["project"], c["name"], c["resume"]) for c in calls[:2]] == [("bert_jax", "name-id1", "allow")] * 2
+    assert calls[2:] == [(5, {"eval/mlm_loss": 2.0}), "end"]
 
 
 @pytest.fixture
@@ -290,5 +306,5 @@ def test_a_store_that_fails_does_not_stop_training(tmp_path, monkeypatch, object
 
 
 def test_loggers_are_found_by_file_name():
-    assert set(catalogue.parts("reporting.loggers", having="Logger")) == {"tensorboard", "wandb", "mlflow"}
+    assert set(catalogue.parts("reporting.loggers", having="Logger")) == {"tensorboard", "wandb", "mlflow", "trackio"}
     assert isinstance(catalogue.find("reporting.loggers", "tensorboard", having="Logger").Logger(), tensorboard.Logger)
