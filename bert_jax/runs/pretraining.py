@@ -222,7 +222,7 @@ class Pretraining(Prepared):
         if settings.fills(model):
             encode_masked(settings.examples or (), tokenizer, model.max_length, "config.examples")
         task = self.task.with_text(corpus, tokenizer, model.vocab_size)
-        experiment = self.experiment.in_steps(task)
+        experiment = self.experiment.in_steps(task, lambda phase: corpus.words_of_epoch(phase.shares))
         experiment.make_schedule()
         check_metrics(settings.selection.metric, experiment, task, self.mesh)
         return task, experiment
