@@ -121,8 +121,12 @@ def _convert(value: Any, hint: Any, where: str, default: Any = None) -> Any:
     if origin in (typing.Union, types.UnionType):
         if value in (None, "None") and type(None) in arguments:  # "None": typed in place of a text
             return None
-        [hint] = [a for a in arguments if a is not type(None)]
-        return _convert(value, hint, where, default)
+        hints = [a for a in arguments if a is not type(None)]
+        if len(hints) == 1:
+            return _convert(value, hints[0], where, default)
+        if type(value) in hints:
+            return value
+        raise UserError(f"{where} is {value!r}; expected {' or '.join(hint.__name__ for hint in hints)}")
     if origin is typing.Literal:
         if value not in arguments:
             raise UserError(f"{where} is {value!r}; allowed: {', '.join(map(repr, arguments))}")
@@ -130,7 +134,9 @@ def _convert(value: Any, hint: Any, where: str, default: Any = None) -> Any:
     if isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
         plain = not isinstance(default, hint) or default == hint()  # then the class says what is not given
         return build(hint, value, where, base=None if plain else default)
-    if origin is tuple and arguments[0] is str and isinstance(value, str):
+    if origin is tuple and isinstance(value, str) and str in (arguments[0], *typing.get_args(arguments[0])):
+        return (value,)
+    if origin is tuple and type(value) is int and int in typing.get_args(arguments[0]):
         return (value,)
     if origin is tuple and isinstance(value, (list, tuple)):
         return tuple(_convert(v, arguments[0], f"{where}[{i}]") for i, v in enumerate(value))

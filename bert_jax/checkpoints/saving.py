@@ -12,13 +12,14 @@ import functools
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
+from bert_jax.checkpoints import revisions
 from bert_jax.checkpoints.integrity import write_lists
 from bert_jax.checkpoints.remote_steps import RemoteSteps
 from bert_jax.checkpoints.restoring import BEST, saved_steps, steps_folder
@@ -39,6 +40,8 @@ class CheckpointConfig:
     every_steps: int | None = 1000  # steps between two saves; None: save after each evaluation
     keep: int = 3  # the number of newest steps that are kept
     keep_every_steps: int | None = None  # steps that are multiples of this are kept for ever, besides the newest
+    # saved and kept for ever too: steps, 10M tokens, 100M words, or the series pythia or babylm (training/README.md)
+    at: tuple[int | str, ...] = ()
 
     def __post_init__(self) -> None:
         check_fields(self, "config.checkpoints", "at least 1 is needed", "keep", sound=lambda value: value >= 1)
@@ -48,10 +51,11 @@ class CheckpointConfig:
         ):
             allowed = f"at least 1 is needed, or None to {meaning}"
             check_fields(self, "config.checkpoints", allowed, name, sound=lambda value: value is None or value >= 1)
+        revisions.check(self.at)
 
-    def steps_to_keep(self, steps: list[int]) -> list[int]:
-        """Return which of ``steps`` are kept, in ascending order."""
-        forever = [s for s in steps if self.keep_every_steps and s % self.keep_every_steps == 0]
+    def steps_to_keep(self, steps: list[int], at: Collection[int] = ()) -> list[int]:
+        """Return which of ``steps`` are kept, in ascending order; ``at``: the steps that ``self.at`` names."""
+        forever = [s for s in steps if s in at or (self.keep_every_steps and s % self.keep_every_steps == 0)]
         return sorted({*steps[-self.keep :], *forever})
 
     def remarks(self, num_steps: int) -> tuple[str, ...]:
@@ -62,6 +66,18 @@ class CheckpointConfig:
         return (
             f"{only}: a run that is killed begins anew; --config.checkpoints.every_steps={num_steps // 10} saves ten",
         )
+
+
+class _Kept:
+    """Tells Orbax which steps to keep; ``keep`` returns the steps to keep of all steps in ascending order."""
+
+    def __init__(self, keep: Callable[[list[int]], list[int]]):
+        self._keep = keep
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        del context
+        kept = set(self._keep([one.step for one in checkpoints]))
+        return [one.step in kept for one in checkpoints]
 
 
 class _Manager(ocp.CheckpointManager):
@@ -82,17 +98,26 @@ class Checkpoints:
     write together, which Orbax can do only on ``gs://``.
     """
 
-    def __init__(self, workdir: str, config: CheckpointConfig, name: str | None = None, first: Any = None):
+    def __init__(
+        self,
+        workdir: str,
+        config: CheckpointConfig,
+        name: str | None = None,
+        first: Any = None,
+        at: Collection[int] = (),
+    ):
         """
         Args:
           name: what errors call the parameters, if they are written only once. If None, the steps of a run are saved.
           first: a tree like the trees to save; too little space for it is an error now, not at the first save.
+          at: the steps that are kept whatever ``config`` says of others.
         """
         _drop_late_writes()
-        self._steps, self._config, self._name = steps_folder(workdir), config, name
+        self._steps, self._name = steps_folder(workdir), name
+        keep = functools.partial(config.steps_to_keep, at=frozenset(at))
         self._store: RemoteSteps | None = None
         if files.is_remote(workdir) and jax.process_count() == 1:
-            self._store = RemoteSteps(self._steps, config.steps_to_keep)
+            self._store = RemoteSteps(self._steps, keep)
         elif files.is_remote(workdir) and not workdir.startswith("gs://"):
             raise UserError(
                 f"--workdir={workdir}: several hosts save together on gs:// or on a file system that all of them "
@@ -102,8 +127,7 @@ class Checkpoints:
         self._saving = 0  # the number of the step being saved
         self._check_places()
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=config.keep,
-            keep_period=config.keep_every_steps,
+            preservation_policy=_Kept(keep),
             cleanup_tmp_directories=True,
             create=True,
             lightweight_initialize=True,  # otherwise it reads metadata of all steps, also damaged ones

@@ -118,7 +118,7 @@ def build(
         run(work, done=_adding(progress, work))
         written = [work(shard) for shard in shards]
         _check(written, config)
-        splits = {split: _join_split([shard["splits"][split] for shard in written]) for split in SPLITS}
+        splits = {split: _join_split(split, written) for split in SPLITS}
         beside = {column.name: _join_column(column, written) for column in columns}
         manifest: Facts = {
             file_formats.KEY: file_formats.CORPUS.number,
@@ -241,11 +241,13 @@ def _versions() -> dict[str, str]:
     return {"python": platform.python_version(), "bert_jax": bert_jax.__version__, **versions}
 
 
-def _join_split(shards: Sequence[Facts]) -> Facts:
-    """Return the entry of a split in the manifest, from the facts of its shards."""
+def _join_split(split: str, written: Sequence[Facts]) -> Facts:
+    """Return the entry of a split in the manifest, from the facts of the shards."""
+    shards = [facts["splits"][split] for facts in written]
     content = "\n".join(shard["fingerprint"] for shard in shards if shard["num_documents"])
     return {
         **{name: sum(shard[name] for shard in shards) for name in _COUNTS},
+        "num_words": sum(facts["words"][split] for facts in written),
         "fingerprint": hashlib.sha256(content.encode()).hexdigest(),
         "shards": [
             {"name": shard["file"]["name"], "num_blocks": shard["num_blocks"], "num_tokens": shard["num_tokens"]}

@@ -51,6 +51,24 @@ class Mixture:
         facts = [[name, corpus.fingerprint, self.shares[name]] for name, corpus in self.corpora.items()]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
+    def words_of_epoch(self, weights: Mapping[str, float] | None) -> float:
+        """Return the words of an epoch of rows in which each corpus has its share of the tokens.
+
+        ``weights``: the shares, up to a factor, if they are not those of the mixture.
+
+        Raises ``UserError`` if a corpus was built without a count of its words.
+        """
+        shares = normalised(weights) if weights else self.shares
+        trained = {name: self.corpora[name].split("train") for name, share in shares.items() if share}
+        for name, split in trained.items():
+            if split.num_words is None:
+                raise UserError(
+                    f"config.checkpoints.at counts words, and the corpus {self.corpora[name].folder} was built by a "
+                    "version that did not count them; build it again, or give tokens"
+                )
+        words = sum(shares[name] * (split.num_words or 0) / split.num_tokens for name, split in trained.items())
+        return words * sum(split.num_tokens for split in trained.values())
+
     def check_columns(self, names: Iterable[str]) -> None:
         """Raise ``UserError`` if a corpus lacks one of the columns ``names``."""
         names = list(names)

@@ -35,7 +35,7 @@ EXAMPLES = 3  # how many places are kept for each reason to skip
 SENTENCES, DOCUMENTS = "sentences.npy", "documents.npy"  # the endings of the two files of lengths
 # Larger groups make random reads up to 85 times slower; compression saves a quarter of the space and halves the speed.
 _WRITER_OPTIONS = "group_size:1,uncompressed"
-FACTS = {"documents", "bytes", "text_hits", "losses", "dropped", "skipped", "draws", "splits"}  # of each shard
+FACTS = {"documents", "bytes", "words", "text_hits", "losses", "dropped", "skipped", "draws", "splits"}  # of each shard
 
 
 class _Tokenized(NamedTuple):
@@ -43,6 +43,7 @@ class _Tokenized(NamedTuple):
 
     heldout_draw: float  # in [0, 1), from the document's hash; held out if below ``heldout_fraction``
     num_bytes: int
+    num_words: int  # as white space cuts the text
     text_hits: collections.Counter[str]  # counts of traces of wrong encodings
     losses: Losses  # the letters from which stripped accents would take a part
     num_empty: int  # number of sentences without a token, which the store leaves out
@@ -75,7 +76,7 @@ class ShardJob:
         dropped: collections.Counter[str] = collections.Counter()
         skipped: dict[str, dict[str, Any]] = {}
         draws: list[float] = []
-        counts: dict[str, Any] = {"documents": 0, "bytes": 0}
+        counts: dict[str, Any] = {"documents": 0, "bytes": 0, "words": dict.fromkeys(SPLITS, 0)}
         counts |= {"text_hits": hits.text_hits(b""), "losses": Losses(0, 0, 0, 0)}
         documents = self._documents(shard, skipped)
         if self.drop_duplicates:
@@ -90,6 +91,7 @@ class ShardJob:
             if len(document.lengths):
                 draws = extremes([*draws, document.heldout_draw])
                 split = "heldout" if document.heldout_draw < self.heldout_fraction else "train"
+                counts["words"][split] += document.num_words
                 writers[split].write(document)
         splits = {split: writer.close() for split, writer in writers.items()}
         facts = {"dropped": dict(dropped), "skipped": skipped, "draws": draws}
@@ -168,7 +170,10 @@ def _tokenize(tokenizer: Tokenizer, batch: list[Document], columns: Sequence[Col
         beside = {key: np.concatenate([np.zeros(0, np.uint8), *column[here]]) for key, column in values.items()}
         empty = int((lengths == 0).sum())
         lost = losses(joined[:_LOOKED_AT])
-        yield _Tokenized(draw, len(text), hits.text_hits(text), lost, empty, lengths[lengths > 0], tokens, beside)
+        words = len(joined.split())
+        yield _Tokenized(
+            draw, len(text), words, hits.text_hits(text), lost, empty, lengths[lengths > 0], tokens, beside
+        )
 
 
 class _SplitWriter:

@@ -130,6 +130,7 @@ class CorpusSplit:
         self.num_tokens: int = facts["num_tokens"]
         self.num_sentences: int = facts["num_sentences"]
         self.num_documents: int = facts["num_documents"]
+        self.num_words: int | None = facts.get("num_words")  # as white space cuts the text; older stores do not say it
         # sentence_offsets: int64 [S + 1], the last entry is num_tokens
         # document_starts: int64 [N + 1], the last entry is num_sentences
         self.sentence_offsets: np.ndarray = np.load(folder / boundaries_name(name, "sentence_offsets"), mmap_mode="r")

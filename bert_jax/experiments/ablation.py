@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from bert_jax import configuration
 from bert_jax.checkpoints.restoring import saved_steps
+from bert_jax.checkpoints.revisions import steps_at
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.errors import UserError, few
 from bert_jax.examples.load import load as load_examples
@@ -287,7 +288,9 @@ def _check_steps(ablation: Ablation, pretrained: Mapping[str, _Recipe], cells: S
                     f"{cell.name} has phases in epochs, of which no step is known; give num_steps or num_tokens"
                 )
             last, every, there = experiment.phases.num_steps, experiment.save_every_steps, max(kept, default=0)
-            planned = experiment.checkpoints.steps_to_keep(sorted({*range(every, last + 1, every), last}))
+            named = steps_at(experiment.checkpoints.at, experiment.phases, None).values()
+            saves = sorted({*range(every, last + 1, every), last, *named})
+            planned = experiment.checkpoints.steps_to_keep(saves, named)
             kept = [*kept, *(step for step in planned if step > there)]
         if missing := [str(step) for step in ablation.steps if step not in kept]:
             each = math.gcd(*ablation.steps)

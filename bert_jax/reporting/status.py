@@ -178,7 +178,8 @@ class StatusFile:
 def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the status of a run. If the process seems dead without having recorded an end, ``state`` is "stopped".
 
-    The result also has ``command``, which starts or resumes the run (None if run.json does not name one).
+    The result also has ``command``, which starts or resumes the run (None if run.json does not name one), and
+    ``revisions``: name -> step that is kept for ever.
 
     Raises:
       UserError: ``workdir`` holds no run, or its status names no state.
@@ -204,7 +205,7 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
         whole = whole_steps(files.as_path(workdir) / "checkpoints")
         if status["last_save_step"] not in whole:  # the save had begun when the run was killed
             status |= {"last_save_step": max(whole, default=None), "last_save_time": None}
-    return {**status, "command": run.get("command")}
+    return {**status, "command": run.get("command"), "revisions": _steps(run.get("revisions"))}
 
 
 def first_save(workdir: str | os.PathLike[str]) -> str | None:
@@ -218,7 +219,8 @@ def first_save(workdir: str | os.PathLike[str]) -> str | None:
     step, last, every, eta = (now[name] for name in ("step", "num_train_steps", "save_every_steps", "eta_seconds"))
     if not (every and last):
         return f"a run there is {now['state']} (process {now['pid']} on {now['host']}); wait for its first saved step"
-    first, done = min(every, last), step or 0
+    done = step or 0
+    first = min([every, last, *(kept for kept in now["revisions"].values() if kept > done)])
     soon = f" in about {duration(eta * (first - done) / (last - done))}" if eta and done < first else ""
     return f"a run trains there, at step {done:,} of {last:,}, and saves step {first:,} first{soon}; wait for that"
 
@@ -226,8 +228,22 @@ def first_save(workdir: str | os.PathLike[str]) -> str | None:
 def describe(workdir: str | os.PathLike[str]) -> str:
     """Return the status of a run as text for people."""
     status, now = read(workdir), time.time()
-    lines = [*_lines(status, now), *_scores(reading.read_object(files.as_path(workdir) / "results.json") or {})]
+    lines = [
+        *_lines(status, now),
+        ("kept", _kept(workdir, status["revisions"])),
+        *_scores(reading.read_object(files.as_path(workdir) / "results.json") or {}),
+    ]
     return "\n".join(f"{label:<8} {text}" for label, text in lines if text)
+
+
+def _kept(workdir: str | os.PathLike[str], revisions: Mapping[str, int]) -> str:
+    """Return how many of the steps that are kept for ever are saved, and which is the next."""
+    if not revisions:
+        return ""
+    saved = whole_steps(files.as_path(workdir) / "checkpoints")
+    ahead = [f"{name} at step {step:,}" for name, step in revisions.items() if step > max(saved, default=-1)]
+    there = sum(step in saved for step in revisions.values())
+    return f"{there} of {len(revisions)} revisions{f', next {ahead[0]}' if ahead else ''}"
 
 
 def _scores(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -299,6 +315,11 @@ def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
     shares = {k: float(v) for k, v in goodput.items() if is_number(v)} if isinstance(goodput, dict) else {}
     others = {"state": None, "host": None, "last_error": None, "resumable": True}
     return {**others, **content, **numbers, "goodput": shares, "alarms": _alarms(content.get("alarms"))}
+
+
+def _steps(content: Any) -> dict[str, int]:
+    found = content if isinstance(content, dict) else {}
+    return {name: int(step) for name, step in found.items() if is_number(step)}
 
 
 def _alarms(content: Any) -> list[dict[str, Any]]:

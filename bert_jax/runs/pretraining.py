@@ -232,7 +232,7 @@ class Pretraining(Prepared):
         model = with_vocabulary_size(self.task.setting.model, settings.architecture, tokenizer.size, self.initial)
         encode_masked(self._filled, tokenizer, model.max_length, "config.examples")
         task = self.task.with_text(corpus, tokenizer, model.vocab_size)
-        experiment = self.experiment.in_steps(task)
+        experiment = self.experiment.in_steps(task, lambda phase: corpus.words_of_epoch(phase.shares))
         experiment.make_schedule()
         check_metrics(settings.selection.metric, experiment, task, self.mesh)
         return task, experiment

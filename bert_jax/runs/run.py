@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from bert_jax.checkpoints import revisions
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cluster import distributed
 from bert_jax.parts.own_code import keep_copies
@@ -94,10 +95,11 @@ def run(prepared: Prepared, config: Mapping[str, Any]) -> dict[str, float]:
             if request.profiled:
                 request.profiled.check(experiment.phases.num_steps)
         evaluations = evaluations or begin(opened)
-        for line in [*notes, *prepared.remarks(opened, reached)]:
+        kept = revisions.remarks(experiment.revisions, prepared.saved)
+        for line in [*notes, *prepared.remarks(opened, reached), *kept]:
             observer.note(line)
         facts = prepared.facts(opened) | prepared.parent
-        record["phases"] = experiment.phases.as_record()
+        record["phases"], record["revisions"] = experiment.phases.as_record(), dict(experiment.revisions)
         record["about"] = about(task, experiment, facts, opened.sizes)
         if distributed.is_first():
             keep_copies(workdir, record, facts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import jax
@@ -11,6 +11,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
+from bert_jax.checkpoints import revisions
 from bert_jax.checkpoints.saving import CheckpointConfig
 from bert_jax.cluster.watchdog import MOST_SECONDS
 from bert_jax.configuration import check_fields, choose
@@ -79,6 +80,8 @@ class Experiment:
     selection: SelectionConfig = SelectionConfig()
     profiled: ProfiledSteps | None = None
     own_schedules: Mapping[str, Warmup] = dataclasses.field(default_factory=dict)  # of phases, by name
+    # name -> step, of the steps that config.checkpoints.at names: they are saved and kept for ever
+    revisions: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if (name := self.training.eval_phase) is not None:
@@ -104,8 +107,14 @@ class Experiment:
         """The steps between two saves."""
         return self.checkpoints.every_steps or self.training.eval_every_steps
 
-    def in_steps(self, task: Task) -> Experiment:
-        """Return the same experiment, where what is given in epochs has the steps that follow from the task's rows."""
+    def in_steps(self, task: Task, words: Callable[[Phase], float] | None = None) -> Experiment:
+        """Return the same experiment, where what is given in epochs or words has the steps that follow from the rows.
+
+        Args:
+          words: returns the words of an epoch of a phase. If None, words are not counted.
+
+        Raises ``UserError`` if ``config.checkpoints.at`` does not fit the run, or counts words that are not counted.
+        """
         training = self.training
 
         def per_epoch(index: int) -> float:
@@ -118,7 +127,14 @@ class Experiment:
         if training.logs_per_evaluation is not None:
             every = max(1, training.eval_every_steps // training.logs_per_evaluation)
             training = dataclasses.replace(training, log_every_steps=every)
-        return dataclasses.replace(self, phases=phases, training=training)
+        found = dataclasses.replace(self, phases=phases, training=training)
+
+        def words_of_step(index: int) -> float:
+            if words is None:
+                raise UserError(f"{revisions.WHERE} counts words, which only a pretraining has; give steps or tokens")
+            return words(phases.phases[index]) / per_epoch(index)
+
+        return dataclasses.replace(found, revisions=revisions.steps_at(self.checkpoints.at, phases, words_of_step))
 
     def steps_per_epoch(self, task: Task, index: int) -> float:
         """Return the steps of the phase ``index`` that read every row once."""
@@ -189,6 +205,8 @@ class Experiment:
           UserError: a schedule is longer than the run or its phase, the mesh does not divide the devices or a batch, or
             it splits matrices that the optimizer needs whole.
         """
+        if not self.phases.in_epochs:
+            revisions.steps_at(self.checkpoints.at, self.phases, None)
         for schedule, num_steps in self.schedules.values():
             of_step, where = schedule.make(num_steps), f"{schedule.path}.name"
             if shape := jax.eval_shape(of_step, jax.ShapeDtypeStruct((), "int32")).shape:

@@ -126,7 +126,8 @@ class Health:
         """
         with self._observer.during("saving"):
             self._checkpoints.wait()
-        before = [saved for saved in saved_steps(self._observer.workdir) if saved < step and saved not in self._steps]
+        before = [saved for saved in saved_steps(self._observer.workdir) if saved < step]
+        before = [saved for saved in before if not {saved, saved - 1} & {*self._steps}]
         return diverged(what, newest_verified(self._observer.workdir, before), self._overlap)
 
     def _rows(self, number: int) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def _train(run: Run, roll_backs: tuple[RollBack, ...]) -> dict[str, float] | Rol
     with meshes.activations(mesh), watch(experiment.training.stall_seconds), Termination() as termination:
         trainer = _Trainer(run, roll_backs, mesh, termination, state, frozen)
         with trainer.profiler, trainer.checkpoints.ending_well():
-            return trainer.train()
+            return trainer.train(fresh=not resumed)
 
 
 class _Trainer:
@@ -139,7 +139,8 @@ class _Trainer:
         self._state, self._frozen = state, frozen
         self._done = self._saved = self._first_step = int(state.step)
         unsaved = state if self._done < self._phases.num_steps else None
-        self.checkpoints = Checkpoints(observer.workdir, experiment.checkpoints, first=unsaved)
+        self._kept = frozenset(experiment.revisions.values())
+        self.checkpoints = Checkpoints(observer.workdir, experiment.checkpoints, first=unsaved, at=self._kept)
         self.profiler = Profiler(experiment.profiled, observer, self._first_step)
         shapes = abstract(state)
         self._health = Health(task, experiment, observer, self.checkpoints, run.facts, state)
@@ -148,10 +149,16 @@ class _Trainer:
         self._evaluation = Evaluation(task, mesh, experiment.evaluated_phase, rows, *how)
         self._selection = Selection(experiment.selection, observer.evaluations(self._first_step))
 
-    def train(self) -> dict[str, float] | RollBack:
-        """Return the last evaluation's metrics, or the roll back after which training must start anew."""
+    def train(self, fresh: bool) -> dict[str, float] | RollBack:
+        """Return the last evaluation's metrics, or the roll back after which training must start anew.
+
+        ``fresh``: whether no step is saved yet.
+        """
         first_step, num_steps, termination = self._first_step, self._phases.num_steps, self._termination
-        needs_evaluation = first_step == 0 or self._evaluates(first_step) and not _logged(self._observer, first_step)
+        if fresh and 0 in self._kept:
+            self._save()
+        evaluates = first_step == 0 or self._evaluates(first_step)
+        needs_evaluation = evaluates and not _logged(self._observer, first_step)
         result = self._evaluate() if distributed.first_says("evaluates", needs_evaluation) else {}
         distributed.at(first_step, "reading")
         specs, config, share = self._task.batch_specs, self._experiment.loader, meshes.share_of(self._mesh)
@@ -164,7 +171,8 @@ class _Trainer:
             done = self._done
             last, evaluates = done == num_steps, self._evaluates(done)
             logs = done % self._training.log_every_steps == 0 or evaluates
-            saves = done % self._experiment.save_every_steps == 0
+            kept = done in self._kept
+            saves = kept or done % self._experiment.save_every_steps == 0
             if logs or saves or done % LAST == 0:
                 self._health.look(self._state)  # waits for the step
             if logs:
@@ -177,7 +185,7 @@ class _Trainer:
                     result = self._evaluate()
                 last = last or self._exhausted()
             leaves = termination.must_end() or last
-            if (saves and self._health.has_learned(done)) or leaves:
+            if kept or (saves and self._health.has_learned(done)) or leaves:
                 self._save()
             if leaves:
                 break

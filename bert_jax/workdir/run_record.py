@@ -11,6 +11,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import time
@@ -50,7 +51,9 @@ TYPES: dict[str, type] = {
     "skipped_steps": list,
     "rolled_back": list,
     "titles": dict,
+    "revisions": dict,
 }  # entry of run.json -> its type
+_REVISION = re.compile(r"[a-zA-Z0-9][\w.-]*")  # the name of a revision, which becomes the name of a folder
 
 
 def read_run(workdir: str) -> dict[str, Any]:
@@ -85,6 +88,9 @@ def _is_sound(run: Mapping[str, Any]) -> bool:
     if not all(isinstance(entry.get("extended", []), list) for entry in restarts):
         return False
     steps = [*run.get("skipped_steps", []), *(number for back in rolled_back for number in back.values())]
+    revisions = run.get("revisions", {}).items()
+    if not all(_REVISION.fullmatch(name) and type(step) is int for name, step in revisions):
+        return False
     named = not identity or isinstance(run.get("run_id"), str)
     return named and isinstance(identity.get("init"), str | None) and all(type(step) is int for step in steps)
 

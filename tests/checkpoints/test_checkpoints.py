@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +68,8 @@ def state_at(step: int) -> TrainState:
     )
 
 
-def save(workdir: str, *steps: int, **config: Any) -> None:
-    checkpoints = Checkpoints(workdir, CheckpointConfig(**config))
+def save(workdir: str, *steps: int, steps_at: Collection[int] = (), **config: Any) -> None:
+    checkpoints = Checkpoints(workdir, CheckpointConfig(**config), at=steps_at)
     for step in steps:
         checkpoints.save(state_at(step), FACTS)
     checkpoints.wait()

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,8 @@ import pytest
 
 from bert_jax.corpora import shard_job
 from bert_jax.corpora.build import BuildConfig, build
+from bert_jax.corpora.manifest import seal
+from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.shard_job import tokenize
 from bert_jax.corpora.source import Piece, Skipped
 from bert_jax.corpora.store import Corpus, record_header
@@ -100,6 +103,7 @@ def test_counts_and_lengths_agree(folder):
         assert split.document_starts[-1] == split.num_sentences
         assert split.sentence_lengths().min() > 0
         assert isinstance(split.sentence_offsets, np.memmap)
+        assert split.num_words == split.num_tokens  # every word of this text is a piece
 
 
 @pytest.mark.parametrize("cache_bytes", [1, 100, 1 << 20])
@@ -197,6 +201,32 @@ def test_manifest_says_what_was_built_and_dropped(tmp_path):
     assert listed == set(os.listdir(tmp_path / "corpus"))
     assert json.loads((tmp_path / "corpus" / "manifest.json").read_text()) == json.loads(json.dumps(manifest))
     assert seen[-1] == (63, manifest["text_bytes"], sum(s["num_tokens"] for s in manifest["splits"].values()))
+
+
+def test_words_of_an_epoch(folder, tmp_path):
+    """White space cuts words. Of two corpora that share a mixture, the share of the tokens counts."""
+    dense = ListSource(tuple(Document(f"doc{i}", ("ab cd.", f"a {'b' * i}.")) for i in range(1, 40)))
+    build(dense, TOKENIZER, tmp_path / "dense", BuildConfig(0.2, 16, 400, num_workers=1))
+    one, other = Corpus(folder), Corpus(tmp_path / "dense")
+    tokens, more = (corpus.split("train").num_tokens for corpus in (one, other))
+    rate = other.split("train").num_words / more
+    assert other.split("train").num_words == 4 * other.split("train").num_documents
+    assert Mixture.alone(one).words_of_epoch(None) == pytest.approx(tokens)
+    both = Mixture({"one": one, "other": other}, {"one": 0.25, "other": 0.75})
+    assert both.words_of_epoch(None) == pytest.approx((0.25 + 0.75 * rate) * (tokens + more))
+    assert both.words_of_epoch({"one": 2, "other": 2}) == pytest.approx((0.5 + 0.5 * rate) * (tokens + more))
+    assert both.words_of_epoch({"one": 0, "other": 2}) == pytest.approx(other.split("train").num_words)
+
+
+def test_a_corpus_whose_words_were_not_counted_says_so(folder, tmp_path):
+    """Earlier builds did not count them, and all else of such a store is read as before."""
+    shutil.copytree(folder, tmp_path / "old")
+    manifest = json.loads((tmp_path / "old" / "manifest.json").read_text())
+    for split in manifest["splits"].values():
+        del split["num_words"]
+    (tmp_path / "old" / "manifest.json").write_text(json.dumps(seal(manifest)))
+    with pytest.raises(UserError, match="built by a version that did not count them; build it again, or give tokens"):
+        Mixture.alone(Corpus(tmp_path / "old")).words_of_epoch(None)
 
 
 def test_repetition_changes_nothing(source, folder, tmp_path):

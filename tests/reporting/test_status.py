@@ -76,6 +76,10 @@ def test_a_model_that_is_not_there_yet_is_waited_for(tmp_path, open_status):
     file.update(save_every_steps=5000)  # the last step is saved too
     wait_for(tmp_path, save_every_steps=5000)
     assert "saves step 1,000 first in about 25 m 00 s" in status.first_save(tmp_path)
+    (tmp_path / "run.json").write_text('{"revisions": {"step0": 0, "step256": 256, "step512": 512}}')
+    assert "saves step 256 first in about 12 s" in status.first_save(tmp_path)
+    assert "kept     0 of 3 revisions, next step0 at step 0" in status.describe(tmp_path)
+    (tmp_path / "run.json").unlink()
     file.end("failed", "error")
     assert status.first_save(tmp_path) is None
     assert said() == f"{tmp_path} has no finished checkpoint; train first"

@@ -14,6 +14,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from bert_jax.checkpoints import restoring
+from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.interchange.loading import load
@@ -40,7 +41,8 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
     """The workdir of a run that has ended, on all eight devices."""
     folder = tmp_path_factory.mktemp("finished")
-    assert pretrain(folder, toy.recipe(text, examples=None)) == 0
+    kept = {"at": (0, "3, 600 words"), "keep": 1}
+    assert pretrain(folder, toy.recipe(text, examples=None, checkpoints=kept)) == 0
     return folder / "run"
 
 
@@ -78,6 +80,29 @@ def test_what_a_run_leaves(finished: Path, capsys: pytest.CaptureFixture[str]) -
     assert not re.search(r'": "/', card)  # a path of this machine
     assert '"source": "text_files"' in card
     assert "| 3-gram cloze " in card  # the strongest first
+
+
+def test_the_revisions_of_a_run_are_exported_one_by_one(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An export that was cut goes on."""
+    named, output = run_record.read_run(str(finished))["revisions"], tmp_path / "out"
+    assert named == {"step0": 0, "step3": 3, "600_words": 7}
+    assert saved_steps(str(finished)) == [*named.values(), 24]
+    capsys.readouterr()
+    assert run(["export", f"--workdir={finished}", "--revisions", f"--output={output}"]) == 0
+    assert "3 revisions are in" in capsys.readouterr().out
+    for name, step in named.items():
+        jax.tree.map(np.testing.assert_array_equal, load(str(output / name)).params, load(str(finished), step).params)
+    shutil.rmtree(output / "step3")
+    assert run(["export", f"--workdir={finished}", "--revisions", f"--output={output}"]) == 0
+    assert capsys.readouterr().out.count("exported to") == 1
+    for flags, problem in (
+        (("--as=BertModel",), "holds the revisions of another run, or by other flags; give another --output"),
+        (("--step=3",), "--revisions exports every step that is named; leave --step out"),
+    ):
+        assert run(["export", f"--workdir={finished}", "--revisions", f"--output={output}", *flags]) == 2
+        assert problem in capsys.readouterr().err
 
 
 def test_steps_to_trace_reach_the_loop_or_are_one_line(
