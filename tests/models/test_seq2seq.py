@@ -190,7 +190,9 @@ def test_a_token_at_a_position_is_one_vector_in_encoder_and_decoder() -> None:
     assert np.abs(whole[0, 1] - whole[0, 2]).max() > 1e-3  # the power check: the same token at another position
 
 
-@pytest.mark.parametrize("layers", [pytest.param("unrolled", marks=pytest.mark.heavy), "scanned"])
+# The stepper "a scanned decoder" of tests/generation/test_steppers.py is compared in the quick tests.
+@pytest.mark.heavy
+@pytest.mark.parametrize("layers", ["unrolled", "scanned"])
 def test_token_by_token_equals_one_pass(layers: Any) -> None:
     """Prompts of the decoder of unlike lengths in a batch, sources too; float64, 1e-12."""
     config = dataclasses.replace(CONFIG, layers=layers)
