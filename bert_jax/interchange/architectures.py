@@ -111,9 +111,10 @@ def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> 
         return HeadClass(_pretraining_class(family, family.pretrained if parts is None else parts))
     is_own = catalogue.is_own(task["name"])  # its file may be gone; transformers has no class for its head
     exported_as = None if is_own else catalogue.find("tasks", task["name"], having="Task").Task.exported_as
-    if exported_as is None or not _fits(family, exported_as[0], config_of(facts["model"]).causal):
-        exported_as = ("Model", None)  # the encoder alone
-    ending, problem_type = exported_as
+    ending, problem_type = exported_as or ("Model", None)
+    reads_left = ending == family.causal and config_of(facts["model"]).causal
+    if not _fits(family, ending, reads_left):
+        ending, problem_type = "Model", None  # the encoder alone
     named = ending in _LABELLED and problem_type != "regression"
     has_rate = family.classifier_dropout and "classifier" in family.classes[ending]
     dropout = task.get("dropout_rate") if has_rate else None

@@ -74,7 +74,9 @@ def _not_said(exported: TrainedModel, workdir: str) -> list[str]:
     heads = ("ForMaskedLM", "ForPreTraining", head.family.causal)
     if said or not facts.get("writes") or head.ending not in heads:
         return []
-    return [f"these files do not say how it learned to write: {program()} generate --workdir={workdir} knows"]
+    return [
+        f"these files do not say how the model writes; {program()} generate --workdir={workdir} writes as it learned to"
+    ]
 
 
 def _newest_metrics(workdir: str, step: int) -> dict[str, float]:

@@ -31,8 +31,10 @@ def all_texts(logits: np.ndarray, prompt: list[int], penalty: float, ngram: int)
     return sorted(((score, list(text)) for text, score in found.items()), reverse=True)
 
 
-@pytest.mark.parametrize("ngram", [0, 2])
-@pytest.mark.parametrize("penalty", [0.0, 2.0, -0.5])
+@pytest.mark.parametrize(
+    ("penalty", "ngram"),
+    [(2.0, 2), (-0.5, 0), *(pytest.param(*one, marks=pytest.mark.heavy) for one in ((0.0, 0), (2.0, 0), (-0.5, 2)))],
+)
 def test_enough_beams_are_brute_force(penalty: float, ngram: int) -> None:
     """64 beams lose no text of 4 tokens: the five best of all texts are found, in order, for 20 tables."""
     settings: dict[str, Any] = {"method": "beam", "beams": 64, "max_new_tokens": NEW, "num_results": 5}
@@ -83,7 +85,11 @@ SHARES = {
 FAR = {0: 0.0, 1: 10.83, 2: 13.82, 3: 16.27}  # chi-square that 1 of 1,000 draws exceeds, by degrees of freedom
 
 
-@pytest.mark.parametrize("name", SHARES)
+# Of top_k and top_p, the quick test draws by both.
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=pytest.mark.heavy) if one in ("top_k", "top_p", "all") else one for one in SHARES],
+)
 def test_what_sampling_draws(name: str) -> None:
     """3,000 texts of two tokens: both follow the probabilities (chi-square), and do not follow each other."""
     settings, shares = SHARES[name]

@@ -23,6 +23,18 @@ def tree_of(stored: Any, kind: str) -> dict[str, Any]:
     return found
 
 
+def write_golden(kind: str, params: Any, batch: dict[str, Any], gradients: dict[str, Any], **others: Any) -> None:
+    """Store weights, inputs and what torch gives for them, in ``golden_<kind>.npz``."""
+    flat = {"/".join(str(k.key) for k in path): x for path, x in jax.tree_util.tree_leaves_with_path(params)}
+    np.savez_compressed(
+        GOLDEN.with_name(f"golden_{kind}.npz"),
+        **{f"params/{name}": np.asarray(x) for name, x in flat.items()},
+        **{f"batch/{name}": np.asarray(x) for name, x in batch.items()},
+        **{f"gradients/{name}": x for name, x in gradients.items() if "key/bias" not in name},
+        **{name: np.float32(x) for name, x in others.items()},
+    )
+
+
 def batch_of(vocab_size: int, rows: int = 4, length: int = 16, seed: int = 0) -> dict[str, np.ndarray]:
     """Random rows with padding and uneven numbers of masked positions."""
     rng = np.random.default_rng(seed)

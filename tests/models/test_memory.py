@@ -23,6 +23,8 @@ CONFIGS = {
 PROMPTS, NEW = (5, 8), 6  # tokens of the prompt of each row, and tokens that follow one by one
 
 
+# tests/generation/test_steppers.py compares the same models in the quick tests, with their heads.
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", CONFIGS)
 def test_token_by_token_equals_one_pass(name: str) -> None:
     """Prompts of unlike lengths in a batch, windows, float64: 1e-12. The memory has a slot too many."""

@@ -60,7 +60,10 @@ def seen_through_layers(config: Any, order: np.ndarray, ids: np.ndarray) -> np.n
     return through
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+# Of a BERT, tests/objectives/test_unilm.py compares the same orders; scanned layers are of the same form.
+@pytest.mark.parametrize(
+    "name", ["scanned modernbert", *(pytest.param(one, marks=pytest.mark.heavy) for one in ("bert", "modernbert"))]
+)
 def test_an_output_depends_on_what_it_sees_and_on_nothing_else(name: str) -> None:
     """Every order, packed and padded, several layers deep: each token is replaced, and each output compared."""
     config = CONFIGS[name]

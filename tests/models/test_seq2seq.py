@@ -91,7 +91,8 @@ def runner(config: seq2seq.Config) -> Any:
     return jax.jit(lambda params, batch: model.apply({"params": params}, batch)["mlm_logits"])
 
 
-@pytest.mark.parametrize("name", HEADS)
+# The head of a BERT is compared with torch's values by test_golden_writers.py.
+@pytest.mark.parametrize("name", ["tied", pytest.param("bert", marks=pytest.mark.heavy)])
 def test_it_is_the_model_written_out_in_numpy(name: str) -> None:
     """Logits of padded and packed rows, scanned layers too, the loss, and its gradient along random directions."""
     with jax.enable_x64(True):
@@ -189,7 +190,9 @@ def test_a_token_at_a_position_is_one_vector_in_encoder_and_decoder() -> None:
     assert np.abs(whole[0, 1] - whole[0, 2]).max() > 1e-3  # the power check: the same token at another position
 
 
-@pytest.mark.parametrize("layers", [pytest.param("unrolled", marks=pytest.mark.heavy), "scanned"])
+# The stepper "a scanned decoder" of tests/generation/test_steppers.py is compared in the quick tests.
+@pytest.mark.heavy
+@pytest.mark.parametrize("layers", ["unrolled", "scanned"])
 def test_token_by_token_equals_one_pass(layers: Any) -> None:
     """Prompts of the decoder of unlike lengths in a batch, sources too; float64, 1e-12."""
     config = dataclasses.replace(CONFIG, layers=layers)

@@ -108,7 +108,8 @@ def test_the_decoder_reads_the_token_before_at_its_own_position(text: Text, pack
         assert padding.any()
 
 
-@pytest.mark.parametrize("reads", ["all", "not_masks"])
+# "all" is the whole of what test_seq2seq.py compares in the quick tests.
+@pytest.mark.parametrize("reads", [pytest.param("all", marks=pytest.mark.heavy), "not_masks"])
 def test_the_loss_of_packed_rows_is_written_out_sentence_by_sentence(text: Text, reads: str) -> None:
     """Each sequence alone, in numpy: so packed rows are the rows unpacked."""
     with jax.enable_x64(True):

@@ -24,7 +24,7 @@ def of_text(module: Any, text: Text, **config: Any) -> Any:
     return made.with_text(corpus, tokenizer)
 
 
-@pytest.mark.parametrize("packing", ["none", "packed", "bucketed"])
+@pytest.mark.parametrize("packing", [pytest.param("none", marks=pytest.mark.heavy), "packed", "bucketed"])
 def test_rows_are_those_of_mlm_and_logits_are_of_the_position_before(text: Text, packing: str) -> None:
     pairs: dict[str, Any] = {"packing": packing, "arrangement": "sentence_pairs"}
     task, other = (of_text(module, text, **pairs) for module in (mlm_shifted, mlm))

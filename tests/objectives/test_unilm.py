@@ -202,7 +202,7 @@ def alone(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: np.stack(value) for name, value in found.items()}
 
 
-@pytest.mark.parametrize("direction", ["sequence to sequence", "right to left"])
+@pytest.mark.parametrize("direction", ["sequence to sequence", pytest.param("right to left", marks=pytest.mark.heavy)])
 def test_a_packed_row_costs_what_its_sequences_cost(text: Text, direction: str) -> None:
     with jax.enable_x64(True):
         task = of_text(text, direction, dtype="float64", packing="packed", arrangement_options={"random_share": 0.0})

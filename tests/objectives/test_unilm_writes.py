@@ -71,6 +71,8 @@ class Writer:
         return np.asarray(out["mlm_logits"][:, 0])
 
 
+# The stepper "a mask at the end" of tests/generation/test_steppers.py is compared in the quick tests.
+@pytest.mark.heavy
 def test_a_step_gives_what_the_whole_row_gives() -> None:
     """Sources of unlike lengths, float64; the whole row goes through the objective's ``inputs``."""
     steps, lengths = 5, np.array([4, 6])
