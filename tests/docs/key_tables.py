@@ -5,14 +5,8 @@ The line about a key is the comment beside its field, or its entry in the docstr
 
 from __future__ import annotations
 
-import ast
 import collections.abc
 import dataclasses
-import inspect
-import io
-import re
-import textwrap
-import tokenize
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -20,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_jax.checkpoints.saving import CheckpointConfig
+from bert_jax.cli.schema import LINES, NOT_KEYS
 from bert_jax.corpora.prepare import CorpusConfig, PartConfig, VocabularyConfig
 from bert_jax.examples.load import DataConfig
 from bert_jax.losses.teacher import AttentionConfig, HiddenConfig, SoftConfig, TeacherConfig
@@ -27,7 +22,7 @@ from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.encoders import bert
 from bert_jax.models.kernels import choice
 from bert_jax.objectives import base
-from bert_jax.parts import catalogue
+from bert_jax.parts import catalogue, field_lines
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.recipes.settings import Settings
@@ -57,34 +52,17 @@ class Row(NamedTuple):
 
 
 # Keys whose values the catalogue knows: most choose the dataclass that reads the rest of their group.
-VOCAB_SIZE = Row("vocab_size", "int", "", "number of embeddings; if not given, the size of the vocabulary")
-ENCODER = Row("encoder", "str", '"bert"', "a file of bert_jax/models/encoders")
-SIZE = Row(
-    "size", "str", "", "a name of the encoder's sizes, such as tiny, mini, small, base, large; the keys below change it"
-)
-KERNEL = Row(
-    "attention_kernel",
-    ", ".join(f'"{name}"' for name in choice.names()),
-    '"auto"',
-    "what computes attention, or your own file; all give the same result but for rounding",
-)
-OBJECTIVE = Row("name", "str", "required", "a file of bert_jax/objectives; not beside members")
-MEMBERS = Row("members", "group", "", "NAME -> name, keys and share (1.0) of an objective: the batches are of several")
-OPTIMIZER = Row(
-    "name",
-    "str",
-    '"adamw"',
-    "adamw, adamax (MT-DNN's), lamb (for very large batches), stable_adamw (ModernBERT's), muon or a file of your own; "
-    "the keys below are theirs",
-)
-SCHEDULE = Row(
-    "name",
-    "str",
-    '"linear_from_zero"',
-    "what follows the warm-up: linear_from_zero, linear, cosine, inverse_sqrt, warmup_stable_decay or your own file",
-)
-TASK = Row("name", "str", "required", "a file of bert_jax/tasks")
-EVALUATION = Row("name", "str", "required", "a file of bert_jax/runs/evaluations")
+VOCAB_SIZE = Row("vocab_size", "int", "", LINES["model.vocab_size"])
+ENCODER = Row("encoder", "str", '"bert"', LINES["model.encoder"])
+SIZE = Row("size", "str", "", LINES["model.size"])
+KERNELS = ", ".join(f'"{name}"' for name in choice.names())
+KERNEL = Row("attention_kernel", KERNELS, '"auto"', LINES["model.attention_kernel"])
+OBJECTIVE = Row("name", "str", "required", LINES["objective.name"])
+MEMBERS = Row("members", "group", "", LINES["objective.members"])
+OPTIMIZER = Row("name", "str", '"adamw"', LINES["optimizer.name"])
+SCHEDULE = Row("name", "str", '"linear_from_zero"', LINES["schedule.name"])
+TASK = Row("name", "str", "required", LINES["task.name"])
+EVALUATION = Row("name", "str", "required", LINES["training.evaluations.*.name"])
 Groups = tuple[tuple[str, tuple[Row, ...], tuple[type, ...]], ...]
 BOTH: Groups = (
     ("config", (), (Settings,)),
@@ -132,8 +110,6 @@ OPTIONS = {
     "config.optimizer": ("training.optimizers", "Optimizer", "Optimizer"),
     "config.schedule": ("training.schedules", "Schedule", "Schedule"),
 }
-NOT_KEYS = {("Phase", "kind"), ("ModelConfig", "vocab_size"), ("Config", "rate")}  # set by the program, or listed above
-NOT_KEYS |= {("Config", "attention"), ("TransformerConfig", "attention_kernel")}
 
 
 def page() -> str:
@@ -196,7 +172,7 @@ def _own(package: str, having: str, name: str, options: str) -> list[Row]:
 
 def _rows(cls: type) -> Iterator[Row]:
     """Yield a row for each field that the class itself defines, and for each key of a group that it has changed."""
-    hints, lines = typing.get_type_hints(cls), dict(_docstring(cls)) | dict(_comments(cls))
+    hints, lines = typing.get_type_hints(cls), field_lines.own_lines(cls)
     own = cls.__dict__.get("__annotations__", {})
     for field in dataclasses.fields(cls):
         if field.name not in own or (cls.__name__, field.name) in NOT_KEYS:
@@ -257,40 +233,6 @@ def _value(value: Any) -> str:
         shown = ", ".join(f'"{v}"' if isinstance(v, str) else str(v) for v in value) or "empty"
         return shown if len(shown) < 60 else "a list in the file"
     return f"{value:,}" if type(value) is int else str(value)
-
-
-def _comments(cls: type) -> Iterator[tuple[str, str]]:
-    """Yield (field, comment) for each field with a comment at the end of its lines, or on the lines above it."""
-    source = textwrap.dedent(inspect.getsource(cls))
-    comments: dict[int, tuple[str, bool]] = {}
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            comments[token.start[0]] = (token.string.lstrip("# "), not token.line[: token.start[1]].strip())
-    [tree] = ast.parse(source).body
-    for node in getattr(tree, "body", []):
-        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
-            continue
-        found = [comments[n][0] for n in range(node.lineno, (node.end_lineno or node.lineno) + 1) if n in comments]
-        above, n = [], node.lineno - 1
-        while not found and n in comments and comments[n][1]:
-            above, n = [comments[n][0], *above], n - 1
-        if found or above:
-            yield node.target.id, " ".join(found or above)
-
-
-def _docstring(cls: type) -> Iterator[tuple[str, str]]:
-    """Yield (field, first sentence) for each entry ``name: text`` or ``name, name: text`` of the class's docstring."""
-    fields = {field.name for field in dataclasses.fields(cls)}
-    entries: list[tuple[list[str], int, str]] = []
-    for line in inspect.cleandoc(cls.__doc__ or "").splitlines():
-        indent, found = len(line) - len(line.lstrip()), re.match(r"\s*([a-z_0-9]+(?:, [a-z_0-9]+)*): (.+)", line)
-        if found and set(found[1].split(", ")) <= fields:
-            entries.append((found[1].split(", "), indent, found[2]))
-        elif entries and line.strip() and indent > entries[-1][1]:
-            entries[-1] = (*entries[-1][:2], f"{entries[-1][2]} {line.strip()}")
-    for names, _, text in entries:
-        first = re.split(r"\. (?=[A-Z\"])", text)[0]
-        yield from ((name, first) for name in names)
 
 
 if __name__ == "__main__":
