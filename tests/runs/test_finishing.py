@@ -22,7 +22,7 @@ from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.reporting import status
 from bert_jax.reporting.observer import Observer
 from bert_jax.runs import finishing
-from bert_jax.runs.pretraining import finish
+from bert_jax.runs.pretraining_end import finish
 from tests import toy
 from tests.features.test_features import CONFIG, PARAMS, TOKENIZER
 
@@ -60,7 +60,7 @@ def observe(workdir: Path) -> Observer:
 def finish_run(workdir: Path) -> None:
     observer = observe(workdir)
     with observer.to_the_end():
-        finish(SETTINGS, CONFIG, HEAD, Mixture({}, {}), observer)
+        finish(SETTINGS, CONFIG, {"head": HEAD}, Mixture({}, {}), observer)
 
 
 def check_finished(workdir: Path) -> None:
@@ -86,7 +86,7 @@ def test_the_status_says_what_is_under_way(workdir: Path, monkeypatch: pytest.Mo
     for name in ("export_trained", "write_report"):
         monkeypatch.setattr(finishing, name, watched(getattr(finishing, name)))
     with observer.to_the_end():
-        finish(SETTINGS, CONFIG, HEAD, Mixture({}, {}), observer)
+        finish(SETTINGS, CONFIG, {"head": HEAD}, Mixture({}, {}), observer)
     assert seen == [("export_trained", "exporting"), ("write_report", "reporting")]
     check_finished(workdir)
 
@@ -152,7 +152,7 @@ def test_a_model_that_is_not_exported_is_said_to_be(workdir: Path, capsys: pytes
     assert "ALBERT family that reads from left to right" in finishing.without_class(albert_config, HEAD, str(workdir))
     observer = observe(workdir)
     with observer.to_the_end():
-        finish(SETTINGS, CONFIG, None, Mixture({}, {}), observer)
+        finish(SETTINGS, CONFIG, {"head": None}, Mixture({}, {}), observer)
     said = capsys.readouterr().err
     [advice] = re.findall(r"not exported: transformers has no class for these heads; \S+ (export .*) writes", said)
     output = workdir / "encoder"
