@@ -89,18 +89,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    name, recipe = arguments.name, recipes.in_folder(arguments.recipe, "pretrain")
-    if files.is_remote(name):
-        raise UserError(f"{name} is on an object store; name a folder of this machine")
-    if files.as_path(name).exists():
-        raise UserError(f"{name} exists already; give another name")
-    texts = _texts(files.as_path(name).name, recipe)
-    with files.whole_directory(name) as folder:
+    if files.is_remote(arguments.name):
+        raise UserError(f"{arguments.name} is on an object store; name a folder of this machine")
+    place = files.as_path(arguments.name)
+    if place.exists():
+        raise UserError(f"{place} exists already; give another name")
+    texts = _texts(place.name, recipes.in_folder(arguments.recipe, "pretrain"))
+    with files.whole_directory(place) as folder:
         for file, text in texts.items():
             files.write_text(folder / file, text)
         (folder / "text").mkdir()
-    print(f"{name}: {', '.join(texts)} and the empty folder text")
-    print(f"next: put .txt files into {name}/text, then follow {name}/README.md")
+    print(f"{place}: {', '.join(texts)} and the empty folder text")
+    print(f"next: put .txt files into {place}/text, then follow {place}/README.md")
 
 
 def _texts(name: str, recipe: str) -> dict[str, str]:
