@@ -17,7 +17,7 @@ from pathlib import Path
 
 import jax
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, few
 from bert_jax.program import INSTALL, say, size
 
 _FILES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")  # one of these is there where a driver shows a card
@@ -108,7 +108,7 @@ def why_unused(driver: Driver) -> str:
     if driver.cuda and int(driver.cuda.partition(".")[0]) < int(major):
         return f"the driver is too old: {plugin} needs driver {_DRIVERS[major]} or newer; update the driver"
     if lacking := _lacking(plugin):
-        return f"CUDA libraries are missing: {', '.join(lacking)}; {INSTALL['gpu']}"
+        return f"CUDA libraries are missing: {few(lacking, 3)}; {INSTALL['gpu']}"
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -17,8 +17,7 @@ def get_config(name: str = "modernbert") -> ConfigDict:
     )
     masking = {"rate": 0.3 if modern else RATE}
     config.objective = ConfigDict({"name": "mlm", "arrangement": "sentences", "packing": "packed", "masking": masking})
-    kind = {"mlp_dim": 1376, "global_theta": 10_000.0} if modern else {"mlp_dim": 2048}
-    kind = kind | ({"mlp_dim": 64} if tiny else {})
+    kind = {"mlp_dim": 1376, "global_theta": 10_000.0} if modern else {"mlp_dim": 4 * shape["hidden_size"]}
     config.model = ConfigDict({"encoder": encoder, "dtype": "float32" if tiny else "bfloat16", **shape, **kind})
     rows = TINY_ROWS if tiny else ROWS
     config.phases = ConfigDict({"phase1": {"num_steps": 3_000, "batch_size": rows, "max_length": LENGTH}})
