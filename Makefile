@@ -36,7 +36,7 @@ env: .venv/base.stamp  ## build .venv with what training needs
 	@$(call install,.venv,requirements/test.txt)
 	@touch $@
 
-# JAX for NVIDIA GPUs, 3 GB with CUDA's libraries; of the machine only the driver is needed.
+# JAX for NVIDIA GPUs, 6 GB with CUDA's libraries; of the machine only the driver is needed.
 .venv-gpu/base.stamp: requirements/gpu.txt requirements/build.txt
 	$(call new_env,.venv-gpu)
 	@$(call install,.venv-gpu,requirements/gpu.txt)

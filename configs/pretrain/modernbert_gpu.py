@@ -9,7 +9,7 @@ tokens are predicted, the optimizer is Muon, and rows are packed. The run reads 
 other masks. Should the held-out loss rise before the end, the result is the step with the least.
 
 By ``plan`` a step takes 24 ms and 4.8 GiB on an H100, so 8,000 steps take about 3 minutes. The recipe was compiled for
-an H100, tried on a CPU with fewer steps, and not yet run on a card. The race of tests/benchmarks/README.md, with the
+an H100, tried smaller on a CPU, and not yet run on a card. The race of tests/benchmarks/README.md, with the
 same shape, optimizer and rate, ran on an H200.
 
 Text of your own: ``--config.corpus.source=text_files --config.corpus.options.paths='text/*.txt'``. A card without fast
