@@ -36,6 +36,13 @@ env: .venv/base.stamp  ## build .venv with what training needs
 	@$(call install,.venv,requirements/test.txt)
 	@touch $@
 
+# JAX for NVIDIA GPUs, 6 GB with CUDA's libraries; of the machine only the driver is needed.
+.venv-gpu/base.stamp: requirements/gpu.txt requirements/build.txt
+	$(call new_env,.venv-gpu)
+	@$(call install,.venv-gpu,requirements/gpu.txt)
+	@$(call install_package,.venv-gpu)
+	@touch $@
+
 .venv-bench/base.stamp: requirements/bench.txt requirements/build.txt
 	$(call new_env,.venv-bench)
 	@$(call install,.venv-bench,requirements/bench.txt)
@@ -59,6 +66,11 @@ env: .venv/base.stamp  ## build .venv with what training needs
 
 pretrain: env  ## pretrain the small BERT on the docstrings of installed packages; WORKDIR=runs/quickstart
 	.venv/bin/bert-jax pretrain --config=configs/pretrain/quickstart.py --workdir=$(WORKDIR)
+
+# Where JAX finds no GPU this ends with a line that says why, rather than train on the CPU for days.
+pretrain-gpu: WORKDIR = runs/gpu
+pretrain-gpu: .venv-gpu/base.stamp  ## pretrain a small ModernBERT on one NVIDIA GPU, on the same text; in .venv-gpu
+	JAX_PLATFORMS=cuda,cpu .venv-gpu/bin/bert-jax pretrain --config=configs/pretrain/modernbert_gpu.py --workdir=$(WORKDIR)
 
 # Toys compile longer than they run, so XLA does not optimize them, and generates code the older, quicker way where jaxlib
 # has it (0.12 does not know the flag, and ends). All other targets compile as users do.
@@ -141,4 +153,4 @@ clean:  ## remove environments, builds and caches; runs/ stays
 help:  ## print this
 	@sed -nE 's/^([a-z -]+):[^#]*## (.*)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null || grep -E '^[a-z -]+:.*##' Makefile
 
-.PHONY: env pretrain test floor keys lint format test-heavy test-trust test-parity bench bench-gpu bench-tpu bench-parts dist test-dist lock clean help
+.PHONY: env pretrain pretrain-gpu test floor keys lint format test-heavy test-trust test-parity bench bench-gpu bench-tpu bench-parts dist test-dist lock clean help

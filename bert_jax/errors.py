@@ -10,6 +10,8 @@ from typing import Any
 
 OF_MACHINE = {  # words in an error of a library that the machine or its settings cause -> what to do
     "Unable to initialize backend": "set JAX_PLATFORMS to a platform that is there, such as cpu, or unset it",
+    "RESOURCE_EXHAUSTED": "bert-jax plan says how much memory a recipe needs; more config.training.micro_batches need "
+    "less, and other programs on the same devices (nvidia-smi) leave less",
     "can't start new thread": "raise the limits on memory and processes (ulimit -v, ulimit -u), or free memory",
 }
 

@@ -133,7 +133,7 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alik
         return supervise([*sys.argv[1:], "--restarts=0"], arguments.restarts)
     from bert_jax.cluster import distributed
     from bert_jax.cluster.processes import find
-    from bert_jax.training import compile_cache
+    from bert_jax.training import cards, compile_cache
 
     processes = find(vars(arguments))
     with signals.handle(*signals.TOLD_TO_END):
@@ -141,6 +141,7 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alik
             if processes is not None:
                 config = arguments.config.to_json_best_effort() if alike else None
                 distributed.join(processes, config)
+            cards.say_what_is_unused()
             compile_cache.keep_compiled()
             try:
                 work()

@@ -7,6 +7,7 @@ ever, and a broken installation must be reported like everything else.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import platform
@@ -15,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ import bert_jax
 from bert_jax.inspection.check import Check
 from bert_jax.program import INSTALL, size
 from bert_jax.storage import files
+from bert_jax.training import cards, compile_cache
 from bert_jax.training.malloc import host_bytes
 
 NAME = "bert-jax"
@@ -49,11 +52,18 @@ EXTRAS = {
     "trackio": "the logger trackio",
 }
 
+# Asks for the devices, then times products. Each answer is a line, so that a product that fails hides no device.
 _QUERY = """
 import json, jax
 devices = jax.devices()
 limit = (devices[0].memory_stats() or {}).get("bytes_limit")
-print(json.dumps([jax.default_backend(), len(devices), devices[0].device_kind, limit]))
+print(json.dumps([jax.default_backend(), len(devices), devices[0].device_kind, limit]), flush=True)
+from bert_jax.planning.chips import of_device
+from bert_jax.planning.peak_rates import matmul_rate
+chip = of_device(devices[0].device_kind)
+peaks = chip.matrix_flops if chip else {}
+rates = {name: matmul_rate(devices[0], name) for name in ("bfloat16", "float32")}
+print(json.dumps([rates, {"bfloat16": peaks.get("bf16"), "float32": peaks.get("f32")}]))
 """
 
 
@@ -63,7 +73,7 @@ def examine(device_seconds: float) -> list[Check]:
     Args:
       device_seconds: how long devices may take to answer.
     """
-    needed = _requirements()
+    needed, answer, driver = _requirements(), _ask(device_seconds), cards.find_driver()
     return [
         _ours(needed),
         Check(
@@ -71,9 +81,12 @@ def examine(device_seconds: float) -> list[Check]:
         ),
         _packages([r for r in needed or [] if _of(r, "")]),
         _plugins(),
-        _devices(device_seconds),
+        _devices(answer),
+        *_driver(driver, answer),
+        *_products(answer),
         _memory(),
         *_disk(),
+        *_compiled(answer),
         *(_extra(name, needs) for name in EXTRAS if (needs := [r for r in needed or [] if _of(r, name)])),
     ]
 
@@ -149,28 +162,102 @@ def _unused_hardware(plugins: dict[str, str]) -> str:
     return ""
 
 
-def _devices(limit: float) -> Check:
-    """Return the devices that jax has, asked in a process that is ended after ``limit`` seconds."""
-    asked = os.environ.get("JAX_PLATFORMS")
-    platforms = f" (JAX_PLATFORMS={asked})" if asked else ""
-    code, said, error = _answer(_QUERY, limit)
+@dataclasses.dataclass(frozen=True)
+class _Answer:
+    """What jax answered in another process: of its devices, and of products on the first. "" or {}: nothing.
+
+    Attributes:
+      trouble: the check that says why jax named no devices.
+    """
+
+    backend: str = ""
+    count: int = 0
+    kind: str = ""
+    memory: float | None = None
+    rates: Mapping[str, float] = dataclasses.field(default_factory=dict)  # dtype -> FLOP/s
+    peaks: Mapping[str, float | None] = dataclasses.field(default_factory=dict)  # by the data sheet
+    trouble: Check | None = None
+    last_words: str = ""
+
+
+def _ask(limit: float) -> _Answer:
+    """Return the answer of a process that is ended after ``limit`` seconds."""
+    code, said, error = _run(_QUERY, limit)
+    found = [values for line in said.splitlines() if (values := _as_json(line))]
+    last = (error.strip().splitlines() or [f"exit code {code}"])[-1][:300]
+    if found:
+        rates, peaks = found[1] if len(found) > 1 else ({}, {})
+        backend, count, kind, memory = found[0]
+        return _Answer(backend, count, kind, memory, rates, peaks, last_words="no answer" if code is None else last)
     if code is None:
         advice = (
             "another process may hold them, or a slice of several hosts waits until every host asks; ask again with "
             "--device_seconds=300, or JAX_PLATFORMS=cpu for the CPU alone"
         )
-        return Check("devices", "bad", f"no answer in {limit:g} s{platforms}", advice)
-    try:
-        backend, count, kind, memory = json.loads(said.splitlines()[-1])
-    except (ValueError, IndexError):
-        last = (error.strip().splitlines() or [f"exit code {code}"])[-1][:300]
-        return Check("devices", "bad", f"jax fails{platforms}: {last}", "mend that, or set JAX_PLATFORMS=cpu")
-    room = f", {size(memory)} each" if memory else ""
-    topology = f"; for plan: --topology=cpu:{count}" if backend == "cpu" else ""
-    return Check("devices", "ok", f"{count} x {kind}, platform {backend}{room}{platforms}{topology}")
+        return _Answer(trouble=Check("devices", "bad", f"no answer in {limit:g} s{_platforms()}", advice))
+    fix = "mend that, or set JAX_PLATFORMS=cpu"
+    if last == "AssertionError":  # jax says nothing where none of the platforms is there
+        last, fix = "it finds none of these platforms", "unset JAX_PLATFORMS, or name a platform that is there"
+    return _Answer(trouble=Check("devices", "bad", f"jax fails{_platforms()}: {last}", fix))
 
 
-def _answer(script: str, limit: float) -> tuple[int | None, str, str]:
+def _as_json(line: str) -> list[Any]:
+    with contextlib.suppress(ValueError):
+        return found if isinstance(found := json.loads(line), list) else []
+    return []
+
+
+def _platforms() -> str:
+    asked = os.environ.get("JAX_PLATFORMS")
+    return f" (JAX_PLATFORMS={asked})" if asked else ""
+
+
+def _devices(answer: _Answer) -> Check:
+    if answer.trouble:
+        return answer.trouble
+    room = f", {size(answer.memory)} each" if answer.memory else ""
+    topology = f"; for plan: --topology=cpu:{answer.count}" if answer.backend == "cpu" else ""
+    found = f"{answer.count} x {answer.kind}, platform {answer.backend}{room}{_platforms()}{topology}"
+    return Check("devices", "ok", found)
+
+
+def _driver(driver: cards.Driver | None, answer: _Answer) -> list[Check]:
+    """Return the NVIDIA cards of this machine with their driver, and why jax does not use them."""
+    if driver is None:
+        return []
+    used = answer.backend not in ("", "cpu")
+    unused = "" if used else f"jax does not use it: {cards.why_unused(driver)}"
+    advice = unused or cards.held(driver)
+    return [Check("nvidia", "note" if advice else "ok", str(driver), advice)]
+
+
+def _products(answer: _Answer) -> list[Check]:
+    """Return how fast the first device multiplies, beside its data sheet."""
+    if answer.trouble:
+        return []
+    if not answer.rates:
+        return [Check("products", "note", f"a large product fails: {answer.last_words}", "free the device's memory")]
+    shares = {name: peak and rate / peak for name, rate in answer.rates.items() for peak in [answer.peaks.get(name)]}
+    text = ", ".join(
+        f"{name} {rate / 1e12:,.3g} TFLOP/s{f' ({shares[name]:.0%} of the data sheet)' if shares[name] else ''}"
+        for name, rate in answer.rates.items()
+    )
+    slow = answer.backend == "gpu" and answer.rates["bfloat16"] < 1.5 * answer.rates["float32"]
+    advice = "this card has no fast bfloat16: --config.model.dtype=float32" if slow else ""
+    return [Check("products", "note" if advice else "ok", text, advice)]
+
+
+def _compiled(answer: _Answer) -> list[Check]:
+    """Return where compiled programs are kept, and how many there are. Those of a CPU are not kept."""
+    if answer.backend in ("", "cpu"):
+        return []
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(files.cache_directory() / compile_cache.FOLDER)
+    kept = [path.stat().st_size for path in Path(folder).glob("*-cache") if path.is_file()]
+    found = f"{len(kept)} programs, {size(sum(kept))}, in {folder}" if kept else f"none yet, will be in {folder}"
+    return [Check("compiled", "ok", found)]
+
+
+def _run(script: str, limit: float) -> tuple[int | None, str, str]:
     """Return (exit code, stdout, stderr) of a Python script; the code is None if it was ended after ``limit`` s."""
     # The output goes to files, because a grandchild that survives could keep a pipe open for ever.
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:

@@ -15,6 +15,8 @@ from bert_jax.task import Task
 from bert_jax.training import mesh as meshes
 from bert_jax.training.experiment import Experiment
 
+# By default CUB sorts 16,384 numbers and more, and XLA asks a card how much memory the sort takes. No card is here.
+_WITHOUT_CARD = {"xla_gpu_enable_cub_radix_sort": False}
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -95,7 +97,7 @@ def compile_phase(task: Task, experiment: Experiment, phase: Phase, devices: lis
         # Pallas kernels ask the default device for which GPU they are compiled.
         lowered = experiment.jitted_step(task, kind, phase, state).lower(state, frozen, batch)
         try:
-            program = lowered.compile()
+            program = lowered.compile(_WITHOUT_CARD if devices[0].platform == "gpu" else None)
         except jax.errors.JaxRuntimeError as error:
             refused = out_of_memory(str(error), memory.total)
             if refused is None:

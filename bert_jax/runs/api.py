@@ -247,8 +247,9 @@ def _prepare_to_train() -> None:
     from bert_jax.training.malloc import keep_freed_memory
 
     keep_freed_memory()  # it saves most if jax is not imported yet
-    from bert_jax.training import compile_cache
+    from bert_jax.training import cards, compile_cache
 
+    cards.say_what_is_unused()
     compile_cache.keep_compiled()
 
 

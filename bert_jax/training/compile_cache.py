@@ -10,6 +10,8 @@ import jax
 
 from bert_jax.storage import files
 
+FOLDER = "compiled"  # in the user's cache folder
+
 
 def keep_compiled() -> None:
     """Keep compiled programs in the user's cache folder. Nobody else may write there, because its files are executed.
@@ -19,7 +21,7 @@ def keep_compiled() -> None:
     """
     if jax.config.values["jax_compilation_cache_dir"] or jax.default_backend() == "cpu":
         return
-    folder = files.cache_directory() / "compiled"
+    folder = files.cache_directory() / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     jax.config.update("jax_compilation_cache_dir", str(folder))

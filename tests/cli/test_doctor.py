@@ -28,7 +28,9 @@ def examined(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, dict
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Devices answer at once."""
-    monkeypatch.setattr(doctor, "_QUERY", "print('noise'); print('[\"tpu\", 4, \"TPU v5\", 34359738368]')")
+    rates = '[{"bfloat16": 4e14, "float32": 4e14}, {"bfloat16": 4.59e14, "float32": null}]'
+    answer = f"""print('noise'); print('["tpu", 4, "TPU v5", 34359738368]'); print('{rates}')"""
+    monkeypatch.setattr(doctor, "_QUERY", answer)
 
 
 def test_this_machine_can_train(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,6 +51,44 @@ def test_the_memory_of_devices_is_said(capsys: pytest.CaptureFixture[str], quick
     code, found = examined(capsys)
     assert code == 0
     assert found["devices"]["found"].startswith("4 x TPU v5, platform tpu, 32.00 GiB each")
+    assert found["products"]["found"] == "bfloat16 400 TFLOP/s (87% of the data sheet), float32 400 TFLOP/s"
+
+
+def test_kept_programs_are_counted(capsys: pytest.CaptureFixture[str], quick: None, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path))
+    assert examined(capsys)[1]["compiled"]["found"].startswith("none yet")
+    (tmp_path / "compiled").mkdir()
+    (tmp_path / "compiled" / "jit_step-1a-cache").write_bytes(b"12345")
+    (tmp_path / "compiled" / "jit_step-1a-atime").touch()
+    assert examined(capsys)[1]["compiled"]["found"] == f"1 programs, 5 B, in {tmp_path / 'compiled'}"
+
+
+def test_a_card_that_jax_does_not_use_is_a_note(capsys, monkeypatch, tmp_path) -> None:
+    """Beside it the devices that answer; a product that fails is one more note."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text('#!/bin/sh\necho "Tesla T4, 535.1, 15360, 14000"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.setattr(doctor, "_QUERY", "print('[\"cpu\", 1, \"cpu\", null]'); raise MemoryError('no room')")
+    code, found = examined(capsys)
+    assert (code, found["nvidia"]["verdict"], found["products"]["verdict"]) == (0, "note", "note")
+    assert found["nvidia"]["found"] == "Tesla T4 (13.67 GiB of 15.00 GiB in use); driver 535.1"
+    assert found["nvidia"]["advice"].startswith("jax does not use it: CUDA_VISIBLE_DEVICES='' hides the card")
+    assert found["products"]["found"] == "a large product fails: MemoryError: no room"
+    slow = 'print(\'["gpu", 1, "Tesla T4", null]\'); print(\'[{"bfloat16": 4e12, "float32": 8e12}, {}]\')'
+    monkeypatch.setattr(doctor, "_QUERY", slow)
+    _, found = examined(capsys)
+    assert found["nvidia"]["advice"].startswith("other programs hold the memory of Tesla T4")
+    assert found["products"]["advice"] == "this card has no fast bfloat16: --config.model.dtype=float32"
+
+
+def test_platforms_that_are_not_there_are_one_line(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    code, found = examined(capsys)
+    assert code == 1
+    assert found["devices"]["found"] == "jax fails (JAX_PLATFORMS=cuda): it finds none of these platforms"
 
 
 def test_devices_that_do_not_answer(

@@ -89,6 +89,7 @@ def test_the_traceback_can_be_asked_for(capsys, monkeypatch):
     [
         ("Unable to initialize backend 'foo': 'foo' is not in the list of known backends: ['cpu']", 2, "JAX_PLATFORMS"),
         ("Unable to initialize backend 'tpu': ALREADY_EXISTS", 1, "JAX_PLATFORMS"),
+        ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 bytes", 1, "micro_batches"),
         ("can't start new thread", 1, "ulimit -v"),
     ],
 )

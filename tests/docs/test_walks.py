@@ -19,22 +19,24 @@ from tests.docs import pages
 pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("one_device")]
 # Page -> the least number of its commands that run here.
 WALKS = {
-    "README.md": 10,
+    "README.md": 9,
     "bert_jax/cli/README.md": 4,
     "bert_jax/corpora/README.md": 4,
     "bert_jax/objectives/README.md": 8,
     "bert_jax/planning/README.md": 3,
     "bert_jax/tasks/README.md": 11,
     "configs/language.md": 9,
+    "configs/which.md": 12,
     "launch/README.md": 7,
 }
 # Pages whose commands another test runs.
 ELSEWHERE = {
+    "bert_jax/generation/README.md": "tests/generation/test_generate.py",
     "bert_jax/rows/README.md": "tests/runs/test_decay_branches.py",
     "tests/benchmarks/paper.md": "tests/benchmarks/test_paper.py",
 }
 NOT_HERE = re.compile(
-    r"gs://|/shared/|/data/|topology=v5e|tfds|GLUE|=DIR|dev-v1.1|-reviews$|runs/(sentences|nli|names|zh)"
+    r"gs://|/shared/|/data/|topology=(v5e|h100)|max_length=8192|path/to/gpt2|tfds|GLUE|=DIR|dev-v1.1|-reviews$|runs/(sentences|nli|names|zh)"
 )
 MODEL = re.compile(r"path/to/bert-base-(multilingual-)?(un)?cased|\bMODEL\b")
 TINY = [
@@ -100,6 +102,11 @@ def place(tmp_path, monkeypatch):
             csv.writer(file).writerows([columns, *rows])
     marked = [{"text": f"<e1>{text[:4]}</e1>{text[4:]}", "label": str(label)} for text, label in labelled]
     (tmp_path / "relations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in marked))
+    asked = [{"question": text, "answer": text[::-1]} for text in sentences[:40]]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in asked))
+    (tmp_path / "answers.txt").write_text("\n".join(sentences[:10]) + "\n")
+    with (tmp_path / "articles.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("article", "summary"), *((text, text[:12]) for text in sentences[:40])])
     (tmp_path / "pairs.tsv").write_text("".join(f"{text}\t{text[::-1]}\n" for text in sentences[:4]))
     asked = [{"id": str(i), "question": "Who?", "answers": [_answer(text)]} for i, text in enumerate(sentences[:40])]
     paragraphs = [{"context": text, "qas": [qa]} for text, qa in zip(sentences, asked, strict=False)]

@@ -1,4 +1,4 @@
-"""launch/quickstart.ipynb: what it stores, and (heavy) its cells, run as Jupyter runs them."""
+"""The notebooks of launch: what they store, and (heavy) their cells, run as Jupyter runs them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tests.launch import notebook
 from tests.launch.stage import ROOT
 
 FILE = ROOT / "launch" / "quickstart.ipynb"
+FREE_GPU = ROOT / "launch" / "free_gpu.ipynb"
 MOST_BYTES = 150_000  # of the file, outputs included
 LINK = re.compile(r"\]\(([^)#]+)")
 PLACE = re.compile(r"(?<![\w.:/])/(?:home|root|work|tmp|Users|mnt|usr|opt)/\w+")
@@ -52,6 +53,18 @@ def test_the_notebook_is_whole_small_and_names_no_machine() -> None:
     links = LINK.findall("".join("".join(cell["source"]) for cell in stored["cells"] if cell not in cells))
     assert links
     assert [link for link in links if not (FILE.parent / link).is_file()] == []
+
+
+def test_the_notebook_for_a_free_gpu_is_whole_and_stores_no_output() -> None:
+    stored = notebook.read(FREE_GPU)
+    assert not PLACE.search(FREE_GPU.read_text(encoding="utf-8"))
+    cells = [cell for cell in stored["cells"] if notebook.code(cell)]
+    assert [(cell["execution_count"], cell["outputs"]) for cell in cells] == [(None, [])] * len(cells)
+    for cell in cells:
+        compile(notebook.code(cell), cell["id"], "exec")
+    links = LINK.findall("".join("".join(cell["source"]) for cell in stored["cells"]))
+    assert [link for link in links if not (FREE_GPU.parent / link).is_file()] == []
+    assert cells[-1]["id"] == "push"
 
 
 def test_cells_are_run_as_jupyter_runs_them() -> None:
@@ -95,3 +108,23 @@ def test_the_notebook_runs_from_text_to_a_fine_tuned_task(tmp_path: Path, monkey
     assert names["pretrained"]["accuracy"] > names["from_scratch"]["accuracy"] > 0.4  # a third by guessing
     assert names["record"]["prediction"] in names["found"]
     assert len(json.dumps(found)) < MOST_BYTES
+
+
+@pytest.mark.heavy
+def test_the_notebook_for_a_free_gpu_runs_on_a_cpu_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the push, which waits for the name of a repository."""
+    monkeypatch.chdir(tmp_path)
+    found = notebook.read(FREE_GPU)
+    [cell] = [cell for cell in found["cells"] if cell["id"] == "pretrain"]
+    cell["source"] = [notebook.code(cell).replace("overrides=settings", "overrides=settings | small")]
+    small = {
+        "corpus.options.packages": ("optax", "flax"),
+        "phases": {"phase1": {"num_steps": 4, "batch_size": 4, "max_length": 128}},
+        "training": {"eval_every_steps": 2, "eval_rows": 16, "log_every_steps": 1},
+        "model.num_layers": 1,
+    }
+    with toy.one_device():
+        names = notebook.execute(found, small=small)
+    assert names["dtype"] == "float32"
+    assert names["metrics"]["mlm_loss"] > 0
+    assert (tmp_path / "runs/gpu/hugging_face/model.safetensors").exists()

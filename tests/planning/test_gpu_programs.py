@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.cli import main
 from bert_jax.models import gradients
 from bert_jax.planning import hlo, topologies
 from bert_jax.planning.chips import CHIPS
@@ -173,3 +174,11 @@ def test_the_layer_norm_of_gpus_is_the_layer_norm(dtype, biases):
             assert expected.dtype == found.dtype
             error = np.abs(np.float64(expected) - np.float64(found)).max() / np.abs(np.float64(expected)).max()
             assert error < (1e-6 if dtype == "float32" else 1e-2)
+
+
+@needs_plugin
+def test_a_plan_of_many_positions_asks_no_card(capsys):
+    """From 16,384 ids on, XLA would ask a card how much memory its sort takes."""
+    tiny = [f"--config.model.{key}" for key in ("hidden_size=32", "num_layers=1", "num_heads=2", "mlp_dim=64")]
+    assert main.run(["plan", "--config=modernbert_gpu", "--topology=h100:1", *tiny]) == 0
+    assert "verdict: fits" in capsys.readouterr().out
