@@ -225,15 +225,14 @@ def _at(path: str, hint: Any, default: Any = None) -> Schema:
         return {"type": "object", "additionalProperties": {"$ref": f"#/$defs/{_REFERENCES[f'{path}.*']}"}}
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        [one] = [argument for argument in arguments if argument is not type(None)]
-        return {"anyOf": [_at(path, one, default), {"type": "null"}]}
+        return {"anyOf": [_at(path, one, default) for one in arguments]}
     if path in catalogue.KEYS:
         return _part(path)
     if origin is typing.Literal:
         return {"enum": list(arguments)}
     if origin is tuple:
         every = {"type": "array", "items": _at(f"{path}.*", arguments[0])}
-        return {"anyOf": [every, every["items"]]} if arguments[0] is str else every
+        return {"anyOf": [every, every["items"]]} if str in (arguments[0], *typing.get_args(arguments[0])) else every
     if origin in (dict, collections.abc.Mapping):
         return {"type": "object", "additionalProperties": _at(f"{path}.*", arguments[1])}
     if dataclasses.is_dataclass(hint):
@@ -241,7 +240,7 @@ def _at(path: str, hint: Any, default: Any = None) -> Schema:
     return {"type": _TYPES[hint]} if hint in _TYPES else {}
 
 
-_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
+_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", types.NoneType: "null"}
 
 
 def _part(key: str) -> Schema:
