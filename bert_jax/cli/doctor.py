@@ -30,5 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
         return int(not sound)
     print(as_table(checks, "training cannot start"))
     if sound:
-        print(f"next: {program()} pretrain --config=quickstart --workdir=runs/quickstart")
+        has_gpu = any(check.name == "devices" and "platform gpu" in check.figure for check in checks)
+        recipe, run = ("modernbert_gpu", "gpu") if has_gpu else ("quickstart", "quickstart")
+        print(f"next: {program()} pretrain --config={recipe} --workdir=runs/{run}")
     return int(not sound)

@@ -6,18 +6,21 @@ variable hides the cards.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
+import logging
 import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
 import jax
 
-from bert_jax.errors import UserError, few
+from bert_jax.errors import UserError, few, first_line
 from bert_jax.program import INSTALL, say, size
 
 _FILES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")  # one of these is there where a driver shows a card
@@ -92,8 +95,11 @@ def _mebibytes(text: str) -> float | None:
     return float(text) * 2**20 if re.fullmatch(r"\d+", text) else None
 
 
-def why_unused(driver: Driver) -> str:
-    """Return why JAX computes on the CPU although the machine has ``driver``, and what to do, in one line."""
+def why_unused(driver: Driver, said: str = "") -> str:
+    """Return why JAX computes on the CPU although the machine has ``driver``, and what to do, in one line.
+
+    ``said``: what JAX said of it, for a reason that is not known here.
+    """
     platforms, visible = os.environ.get("JAX_PLATFORMS", ""), os.environ.get("CUDA_VISIBLE_DEVICES")
     if platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
         return f"JAX_PLATFORMS={platforms} leaves the card out; unset it to use the card"
@@ -117,6 +123,8 @@ def why_unused(driver: Driver) -> str:
         return f"the driver shows no device file such as {_FILES[0]}; load the driver, or {_IN_A_CONTAINER}"
     if found := held(driver):
         return f"{found}; end them, for JAX needs some of it to begin"
+    if said:
+        return f"JAX says: {said}"
     return "JAX does not say why; TF_CPP_MIN_LOG_LEVEL=0 JAX_PLATFORMS=cuda before the same command shows what it tried"
 
 
@@ -142,6 +150,23 @@ def held(driver: Driver) -> str:
     return f"other programs hold the memory of {driver.cards[0]} (nvidia-smi lists them)"
 
 
+@contextlib.contextmanager
+def _heard() -> Iterator[list[logging.LogRecord]]:
+    """Context manager that keeps what JAX logs about its platforms, a traceback among it, off the screen."""
+    records: list[logging.LogRecord] = []
+    logger = logging.getLogger("jax._src.xla_bridge")
+
+    def keep(record: logging.LogRecord) -> bool:
+        records.append(record)
+        return False
+
+    logger.addFilter(keep)
+    try:
+        yield records
+    finally:
+        logger.removeFilter(keep)
+
+
 def say_what_is_unused() -> None:
     """Say in one line if JAX does not use a card of this machine, or if other programs hold the card's memory.
 
@@ -151,19 +176,25 @@ def say_what_is_unused() -> None:
       UserError: ``JAX_PLATFORMS`` asks for a card, and JAX finds none.
     """
     driver, asked = find_driver(), os.environ.get("JAX_PLATFORMS", "")
-    try:
-        backend = jax.default_backend()
-    except AssertionError:  # JAX found none of the platforms, and gives no message
-        backend = "cpu"
-    except RuntimeError:
-        if driver:
-            say(f"this machine has {driver}: {why_unused(driver)}")
-        raise
+    with _heard() as records:
+        try:
+            backend = jax.default_backend()
+        except AssertionError:  # JAX found none of the platforms, and gives no message
+            backend = "cpu"
+        except RuntimeError:
+            if driver:
+                say(f"this machine has {driver}: {why_unused(driver)}")
+            raise
+    said = next((first_line(r.exc_info[1]) for r in records if r.exc_info and r.exc_info[1]), "")
     if backend != "cpu":
         if driver and (found := held(driver)):
             say(f"{found}: this run may find too little of it")
     elif asked.partition(",")[0] in ("cuda", "gpu"):
-        why = why_unused(driver) if driver else f"nothing here looks like one; {_IN_A_CONTAINER}, or unset it"
+        why = (
+            why_unused(driver, said)
+            if driver
+            else f"there is neither nvidia-smi nor a device file; to use the CPU unset it, {_IN_A_CONTAINER}"
+        )
         raise UserError(f"JAX_PLATFORMS={asked} asks for an NVIDIA card, and JAX finds none: {why}")
     elif driver and not asked:
-        say(f"on the CPU, although this machine has {driver}: {why_unused(driver)}")
+        say(f"on the CPU, although this machine has {driver}: {why_unused(driver, said)}")

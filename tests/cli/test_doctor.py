@@ -82,6 +82,8 @@ def test_a_card_that_jax_does_not_use_is_a_note(capsys, monkeypatch, tmp_path) -
     _, found = examined(capsys)
     assert found["nvidia"]["advice"].startswith("other programs hold the memory of Tesla T4")
     assert found["products"]["advice"] == "this card has no fast bfloat16: --config.model.dtype=float32"
+    assert run(["doctor"]) == 0
+    assert capsys.readouterr().out.endswith("pretrain --config=modernbert_gpu --workdir=runs/gpu\n")
 
 
 def test_platforms_that_are_not_there_are_one_line(capsys, monkeypatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -109,6 +110,25 @@ def test_a_run_says_it_first(machine, monkeypatch, capsys):
     machine("NVIDIA H100 80GB HBM3, {driver}, 81559, 60000")
     cards.say_what_is_unused()
     assert capsys.readouterr().err.endswith("(nvidia-smi lists them): this run may find too little of it\n")
+
+
+def test_what_jax_says_is_kept_off_the_screen_and_told_in_our_line(machine, tmp_path, monkeypatch, capsys, caplog):
+    def backend() -> str:
+        try:
+            raise RuntimeError("cuInit(0) failed: error 999")
+        except RuntimeError:
+            logging.getLogger("jax._src.xla_bridge").exception("Jax plugin configuration error")
+        return "cpu"
+
+    machine()
+    install(tmp_path, "jax-cuda13-plugin")
+    machine(cuda="13.0")
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(cards.ctypes, "CDLL", lambda name: None)
+    monkeypatch.setattr(jax, "default_backend", backend)
+    cards.say_what_is_unused()
+    assert capsys.readouterr().err.endswith("for CUDA up to 13.0: JAX says: cuInit(0) failed: error 999\n")
+    assert caplog.records == []
 
 
 def test_a_card_that_is_asked_for_and_not_there_ends_the_run(tmp_path, monkeypatch):
