@@ -83,7 +83,8 @@ def steps_at(at: Sequence[int | str], phases: Phases, words_of_step: WordsOfStep
                 f"step {phases.num_steps:,}; leave it out, or train longer"
             )
         if same := names.get(step):
-            raise UserError(f"{WHERE}: {same} and {mark.revision} are the same step, {step:,}; leave one out")
+            advice = "leave one out" if mark.required else "take a smaller batch, or name the steps yourself"
+            raise UserError(f"{WHERE}: {same} and {mark.revision} are the same step, {step:,}; {advice}")
         names[step] = mark.revision
     return {name: step for step, name in sorted(names.items())}
 
@@ -92,7 +93,7 @@ def remarks(revisions: Mapping[str, int], saved: Sequence[int]) -> list[str]:
     """Return lines for the user about ``revisions`` (name -> step) of a run that has ``saved`` steps."""
     if not revisions:
         return []
-    named = [f"{name} (step {step:,})" for name, step in revisions.items()]
+    named = [name if name == f"step{step}" else f"{name} (step {step:,})" for name, step in revisions.items()]
     shown = named if len(named) < 4 else [*named[:2], "...", named[-1]]
     missed = [name for name, step in revisions.items() if step < max(saved, default=0) and step not in saved]
     lines = [f"kept for ever: {', '.join(shown)}{f', {len(named)} in all' if shown != named else ''}"]

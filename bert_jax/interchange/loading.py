@@ -52,6 +52,7 @@ def load(source: str, step: int | None = None, flag: str = "", given: Case | Non
       UserError: ``source`` is none of these, there is no such step, the model was trained with another vocabulary, or
         the model cannot be read.
     """
+    _check_no_pickle(source, flag)
     place = files.as_path(source)
     if any((place / name).exists() for name in ("config.json", MODULES)) or is_original(source):
         if step is not None:
@@ -72,6 +73,15 @@ def load(source: str, step: int | None = None, flag: str = "", given: Case | Non
             f"original checkpoint (bert_config.json){gone}"
         )
     return _of_workdir(source, workdir, step)
+
+
+def _check_no_pickle(source: str, flag: str) -> None:
+    """Raise ``UserError`` for a file of PyTorch, which no verb reads."""
+    if source.endswith((".pt", ".pth", ".bin")) and files.as_path(source).is_file():
+        raise UserError(
+            f"{flag}{source} is a file of PyTorch, a pickle, which is not read here; launch/flexbert.py of the source "
+            "tree makes a Hugging Face directory of ModernBERT's and Ettin's checkpoints (configs/coming_from.md)"
+        )
 
 
 def _is_workdir(path: str) -> bool:
@@ -180,6 +190,7 @@ def read_model(directory: str, given: Case = NOT_SAID, keys: str | None = None) 
     Raises:
       UserError: for the reasons of ``import_model`` and ``import_original``.
     """
+    _check_no_pickle(directory, "")
     original = is_original(directory)
     model = import_original(directory, given, keys) if original else import_model(directory, given)
     head = model.head

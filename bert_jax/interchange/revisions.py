@@ -24,6 +24,8 @@ def saved_revisions(workdir: str, note: Note) -> dict[str, int]:
 
     Raises ``UserError`` if none is saved.
     """
+    if not files.as_path(workdir).exists():
+        raise UserError(f"there is no folder {workdir}; give that of a run")
     named, saved = read_run(workdir).get("revisions", {}), saved_steps(workdir)
     there = {name: step for name, step in named.items() if step in saved}
     if not there:

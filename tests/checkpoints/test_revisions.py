@@ -59,6 +59,8 @@ def test_the_series_of_babylm_ends_with_ten_epochs() -> None:
     assert list(strict_small)[-2:] == ["chck_90M", "chck_100M"]
     assert strict_small["chck_100M"] == 1000
     assert strict_small["chck_1M"] == 11
+    with pytest.raises(UserError, match="chck_1M and chck_2M are the same step, 1; take a smaller batch, or name the"):
+        steps_at(("babylm",), Phases((Phase(1000, 1, 1, "phase1"),)), lambda _: 2e6)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +108,8 @@ def test_named_steps_stay_whatever_is_kept(workdir: str) -> None:  # noqa: F811
 
 
 def test_the_user_is_told_which_steps_are_kept_and_which_are_not() -> None:
-    few, many = {"step0": 0, "step5": 5}, {f"step{n}": n for n in (0, 1, 2, 4, 8)}
+    few, many = {"step0": 0, "1M_words": 5}, {f"step{n}": n for n in (0, 1, 2, 4, 8)}
     assert remarks({}, [7]) == []
-    assert remarks(few, []) == ["kept for ever: step0 (step 0), step5 (step 5)"]
-    assert remarks(many, []) == ["kept for ever: step0 (step 0), step1 (step 1), ..., step8 (step 8), 5 in all"]
+    assert remarks(few, []) == ["kept for ever: step0, 1M_words (step 5)"]
+    assert remarks(many, []) == ["kept for ever: step0, step1, ..., step8, 5 in all"]
     assert remarks(many, [1, 7])[1] == "not saved, because the run has passed them: step0, step2, step4"

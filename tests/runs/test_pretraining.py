@@ -103,6 +103,16 @@ def test_the_revisions_of_a_run_are_exported_one_by_one(
     ):
         assert run(["export", f"--workdir={finished}", "--revisions", f"--output={output}", *flags]) == 2
         assert problem in capsys.readouterr().err
+    (tmp_path / "ep0-ba7-rank0.pt").write_bytes(b"PK")
+    for workdir, problem in (
+        (tmp_path / "none", f"there is no folder {tmp_path / 'none'}; give that of a run"),
+        (output / "step3", "has no revisions; a run that is begun with --config.checkpoints.at=pythia"),
+    ):
+        assert run(["export", f"--workdir={workdir}", "--revisions", f"--output={tmp_path / 'other'}"]) == 2
+        assert problem in capsys.readouterr().err
+    for verb in (["export", "--workdir={}", "--output=x"], ["import", "--input={}", f"--workdir={tmp_path / 'x'}"]):
+        assert run([word.format(tmp_path / "ep0-ba7-rank0.pt") for word in verb]) == 2
+        assert "is a file of PyTorch, a pickle, which is not read here; launch/flexbert.py" in capsys.readouterr().err
 
 
 def test_steps_to_trace_reach_the_loop_or_are_one_line(
