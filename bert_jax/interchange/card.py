@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 import json
 from collections.abc import Mapping
@@ -34,7 +35,7 @@ _CLASSES = {
 }
 OTHER = ("", "A head of its own stands on it.")  # for a class that only a user's family has
 CARD, CURVES = "README.md", "curves.svg"
-RUN = "bert_jax_run"  # entry of the front matter: the id of the run, by which its exports are known
+RUN = "bert_jax_run"  # entry of the front matter: the id of the run, by which a push knows the exports of the run
 _PAIRED = ("ForSequenceClassification", "ForMultipleChoice")
 _CUT = (
     "\nA pair of texts that is too long loses one token at a time from the end of the longer text, or of the second if "
@@ -69,7 +70,8 @@ def model_card(
       has_curves: whether a picture of the run's curves, ``CURVES``, lies beside the card.
     """
     head, facts, run, parent = model.head or HeadClass(), model.facts, model.facts.get("run") or {}, parent or {}
-    front = "\n".join([_front(head, has_vectors, parent, run), *_model_index(head, metrics, run)])
+    results = _model_index(head, metrics, run)
+    front = "\n".join([_front(head, has_vectors, parent, run), f"{RUN}: {run_key(facts)}", *results])
     if mask := model.tokenizer.vocab[model.tokenizer.mask_id] if _pipeline(head) == _FILLS_MASKS else "":
         front += f"\nmask_token: {json.dumps(mask, ensure_ascii=False)}"
     return without_secrets(f"""---
@@ -103,6 +105,13 @@ trained on, gives no facts, and reads no more than {model.config.max_length:,} t
 {json.dumps(published(run.get("config", facts["model"])), indent=1)}
 ```
 """)
+
+
+def run_key(facts: Mapping[str, Any]) -> str:
+    """Return the id of the run that trained a model; for a model of no run, such as an import, a digest."""
+    if known := (facts.get("run") or {}).get("run_id"):
+        return str(known)
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 def said(card: str, key: str) -> str | None:
@@ -165,7 +174,6 @@ def _front(head: HeadClass, has_vectors: bool, parent: Mapping[str, Any], run: M
             else "# language: en  (not recorded: give the ISO 639-1 code of the training text's language)",
             f"tags: [{head.family.model_type}, jax, bert_jax{', sentence-transformers' if has_vectors else ''}]",
             *([f"base_model: {hub.parsed(source).id}"] if hub.is_model(source) else []),
-            *([f"{RUN}: {run['run_id']}"] if run.get("run_id") else []),
         ]
     )
 

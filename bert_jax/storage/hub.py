@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ SCHEME = "hf://"
 _OF_OTHER_KINDS = tuple(f"{SCHEME}{kind}/" for kind in ("datasets", "spaces", "kernels", "buckets"))
 _READ = ("*.json", "*.safetensors", "*.txt", "*.model", "README.md", "SHA256SUMS")
 _NOT_READ = ("onnx/*", "openvino/*", "*checkpoint-*/*")  # other formats of the same model, and older steps of it
-_LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
+LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 
 
 def is_model(path: str | os.PathLike[str]) -> bool:
@@ -81,24 +82,36 @@ def _local(name: str) -> Path:
 def explained(name: str) -> Iterator[None]:
     """Context manager: an error of ``huggingface_hub`` in the block becomes a ``UserError`` about ``name``.
 
-    Trouble that may pass, such as a broken connection, becomes a ``PassingError``.
+    Trouble that may pass, such as a broken connection, becomes a ``PassingError``. Only a terminal gets progress bars.
     """
-    from huggingface_hub import errors
+    from huggingface_hub import errors, utils
 
+    hides = not sys.stderr.isatty() and not utils.are_progress_bars_disabled()
+    if hides:
+        utils.disable_progress_bars()
     try:
         yield
     except errors.GatedRepoError as error:
-        raise UserError(f"{name} is gated: ask for access on its page, then {_LOG_IN}") from error
+        raise UserError(f"{name} is gated: ask for access on its page, then {LOG_IN}") from error
     except errors.RepositoryNotFoundError as error:
         raise UserError(
-            f"there is no {name}, or it is private and you may not read it; check the name, or {_LOG_IN}"
+            f"there is no {name}, or it is private and you may not read it; check the name, or {LOG_IN}"
         ) from error
     except errors.RevisionNotFoundError as error:
         raise UserError(f"{name}: the model has no such branch, tag or commit; check what stands after @") from error
     except (errors.RevisionResolutionError, errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
         raise _not_there(name, error) from error
-    except (errors.HTTPError, RuntimeError) as error:  # an upload has a RuntimeError around the error of the network
+    except errors.FileMetadataError as error:
+        raise UserError(f"{name}: what answers is no Hub ({_why(error)}); check HF_ENDPOINT and the proxy") from error
+    except errors.HTTPError as error:
         raise _of_network(name, error) from error
+    except RuntimeError as error:  # an upload has it around the error of the network
+        if not isinstance(error.__cause__, errors.HTTPError):
+            raise
+        raise _of_network(name, error.__cause__) from error
+    finally:
+        if hides:
+            utils.enable_progress_bars()
 
 
 def _not_there(name: str, error: Exception) -> UserError:
@@ -115,15 +128,16 @@ def _not_there(name: str, error: Exception) -> UserError:
 
 
 def _of_network(name: str, error: Exception) -> Exception:
-    response = getattr(error, "response", None) or getattr(error.__cause__, "response", None)
-    status, cause = getattr(response, "status_code", None), error.__cause__ or error
+    status = getattr(getattr(error, "response", None), "status_code", None)
     if status == 401:
-        return UserError(f"{name}: the Hub refuses your token; {_LOG_IN}, with a token that is valid")
+        return UserError(f"{name}: the Hub refuses your token; {LOG_IN}, with a token that is valid")
     if status == 403:
         return UserError(f"{name}: the Hub says that your token may not do this; take a token with more rights")
+    if status == 412:
+        return PassingError(f"{name} has changed during the push; run the same command again")
     if status is not None and 400 <= status < 500 and status not in (408, 429):
         return UserError(f"{name}: the Hub refuses ({_why(error)})")
-    return PassingError(f"{name}: the connection to the Hub broke ({_why(cause)}); run the same command again to go on")
+    return PassingError(f"{name}: the connection to the Hub broke ({_why(error)}); run the same command again to go on")
 
 
 def _why(error: BaseException) -> str:
