@@ -56,7 +56,8 @@ class Hub:
       requests: "METHOD path" of each request, in order.
       cut_after: the number of bytes of a body after which a connection breaks; None: it does not break.
       refuse: (METHOD, pattern of the path) -> the status with which the request is refused.
-      during: called with the path while a large file is being uploaded, before the upload counts.
+      during: called while a large file is being uploaded, before the upload counts.
+      before: called before a commit is made.
     """
 
     def __init__(self) -> None:
@@ -65,7 +66,8 @@ class Hub:
         self.requests: list[str] = []
         self.cut_after: int | None = None
         self.refuse: dict[tuple[str, str], int] = {}
-        self.during: Callable[[str], None] = lambda path: None
+        self.during: Callable[[str], None] = lambda what: None
+        self.before: Callable[[str], None] = lambda what: None
         self.url = ""
 
     def add(self, name: str, files: dict[str, bytes] | Path, branch: str = "main", **options: Any) -> str:
@@ -255,6 +257,7 @@ class _Handler(BaseHTTPRequestHandler):
     def commit(self, name: str, branch: str, body: bytes) -> None:
         if not self._may_write() or not (found := self._repository(name)):
             return None
+        self.hub.before(name)
         files, head = dict(found.on(branch)), found.branches[branch]
         for line in map(json.loads, body.splitlines()):
             value = line["value"]
@@ -328,4 +331,5 @@ def use(hub: Hub, cache: Path, patch: pytest.MonkeyPatch, token: str | None = WR
 
 def environment(hub: Hub, cache: Path, token: str | None = WRITER) -> dict[str, str]:
     """Return the variables with which a process of its own asks ``hub``."""
-    return {"HF_ENDPOINT": hub.url, "HF_HOME": str(cache), "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": token or ""}
+    switches = dict.fromkeys(("HF_HUB_DISABLE_XET", "HF_HUB_DISABLE_TELEMETRY"), "1")
+    return {"HF_ENDPOINT": hub.url, "HF_HOME": str(cache), "HF_TOKEN": token or "", **switches}

@@ -78,6 +78,17 @@ def _local(name: str) -> Path:
     return Path(folder, uri.path_in_repo)
 
 
+def file_names(name: str) -> list[str]:
+    """Return the names of all files of a model of the Hub that was read already, also of files that are not read."""
+    from huggingface_hub import errors, get_cached_repo_tree
+
+    uri = parsed(pinned(name))
+    try:
+        return [file.path for file in get_cached_repo_tree(uri.id, revision=uri.revision)]
+    except errors.CachedRepoTreeNotFoundError:  # a snapshot of an older version of huggingface_hub
+        return []
+
+
 @contextlib.contextmanager
 def explained(name: str) -> Iterator[None]:
     """Context manager: an error of ``huggingface_hub`` in the block becomes a ``UserError`` about ``name``.
@@ -86,6 +97,7 @@ def explained(name: str) -> Iterator[None]:
     """
     from huggingface_hub import errors, utils
 
+    utils.logging.disable_propagation()  # else each of its warnings is printed twice
     hides = not sys.stderr.isatty() and not utils.are_progress_bars_disabled()
     if hides:
         utils.disable_progress_bars()
