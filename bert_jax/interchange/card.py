@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import html
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -71,7 +72,7 @@ def model_card(
     """
     head, facts, run, parent = model.head or HeadClass(), model.facts, model.facts.get("run") or {}, parent or {}
     results = _model_index(head, metrics, run)
-    front = "\n".join([_front(head, has_vectors, parent, run), f"{RUN}: {run_key(facts)}", *results])
+    front = "\n".join([_front(head, has_vectors, parent, run), f"{RUN}: {_yaml(run_key(facts))}", *results])
     if mask := model.tokenizer.vocab[model.tokenizer.mask_id] if _pipeline(head) == _FILLS_MASKS else "":
         front += f"\nmask_token: {json.dumps(mask, ensure_ascii=False)}"
     return without_secrets(f"""---
@@ -202,8 +203,8 @@ def _model_index(head: HeadClass, metrics: Mapping[str, Any], run: Mapping[str, 
 
 
 def _yaml(text: Any) -> str:
-    """Return a text as a quoted scalar of YAML."""
-    return json.dumps(str(text), ensure_ascii=False)
+    """Return a text as a quoted scalar of YAML, in which no part of it is HTML or opens code."""
+    return re.sub("[<>&`]", lambda found: f"\\u{ord(found[0]):04x}", json.dumps(str(text), ensure_ascii=False))
 
 
 def _text(run: Mapping[str, Any]) -> str:
