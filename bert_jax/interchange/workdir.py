@@ -112,7 +112,7 @@ def import_into_workdir(directory: str, workdir: str, given: Case = NOT_SAID) ->
       UserError: the directory holds no readable model, or one whose files contradict ``given``; the workdir is not
         empty, or the disk is full.
     """
-    place = files.as_path(workdir)
+    place = files.as_target(workdir)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise UserError(f"{workdir} is {'not empty' if place.is_dir() else 'a file'}; give a new --workdir")
     files.check_writable(workdir, folder=True)
