@@ -41,12 +41,14 @@ class Push:
         return f"{hub.SCHEME}{self.repository}{at}"
 
     def check_account(self) -> None:
-        """Raise ``UserError`` if the name is no name of a repository, or there is no token that may write."""
-        from huggingface_hub import HfApi, get_token
+        """Raise ``UserError`` if the name is no name of a repository, no token may write, or the Hub is not reached."""
+        from huggingface_hub import HfApi, constants, get_token
 
         if self.repository.count("/") != 1 or hub.is_model(self.repository):
             raise UserError(f"--push={self.repository} is not USER/NAME")
         hub.parsed(f"{hub.SCHEME}{self.repository}")
+        if constants.is_offline_mode():
+            raise UserError(f"--push={self.repository} needs a network, and HF_HUB_OFFLINE is set; unset it")
         if not get_token():
             raise UserError(f"--push={self.repository} needs a token with the right to write; {hub.LOG_IN}")
         with hub.explained(self.name):

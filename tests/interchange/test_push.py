@@ -143,6 +143,19 @@ def test_a_token_that_may_not_push(
     assert not hub.repositories
 
 
+def test_without_a_hub(
+    hub: Hub, workdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    assert pushed(workdir) == 1
+    assert "hf://me/legal: the connection to the Hub broke" in capsys.readouterr().err
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert pushed(workdir) == 2
+    assert "--push=me/legal needs a network, and HF_HUB_OFFLINE is set; unset it" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
