@@ -14,7 +14,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_short_keys(parser)
     parser.add_argument("--workdir", required=True, help="the run's folder: checkpoints, predictions, report, export")
     parser.add_argument("--data", default=".", help="the folder with the files of config.data.splits")
-    parser.add_argument("--init", help="a Hugging Face directory, or WORKDIR[@step]; without it, random parameters")
+    parser.add_argument(
+        "--init", help="a Hugging Face directory, hf://USER/NAME, or WORKDIR[@step]; without it, random parameters"
+    )
     add_profile(parser)
     add_processes(parser)
 

@@ -23,7 +23,7 @@ from bert_jax.errors import OF_MACHINE, Preempted, UserError, first_line
 from bert_jax.parts import catalogue, own_code
 from bert_jax.program import say
 from bert_jax.recipes import key_names, recipes
-from bert_jax.storage import reading, write_errors
+from bert_jax.storage import hub, reading, write_errors
 from bert_jax.storage.retries import is_passing
 
 HOME = re.compile(r"^(--[\w.-]+=|)~(?=/|$)")  # a ~ that the shell did not expand (after = or in quotes)
@@ -274,7 +274,7 @@ def _parse(parser: _Parser, argv: list[str]) -> argparse.Namespace:
         raise UserError(f"unexpected argument {text!r}; {hint}")
     overrides += getattr(arguments, "short", [])
     place = getattr(arguments, "workdir", None) or ""
-    if hasattr(arguments, "step") and (at := re.fullmatch(r"(.+)@([0-9]+)", place)):
+    if hasattr(arguments, "step") and not hub.is_model(place) and (at := re.fullmatch(r"(.+)@([0-9]+)", place)):
         arguments.workdir, arguments.step = at[1], int(at[2])  # WORKDIR@STEP, as --init takes it
     trusts = getattr(arguments, "trust_code", False)
     for place in [getattr(arguments, name, None) for name in ("workdir", "init")] if trusts else ():

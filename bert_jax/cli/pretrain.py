@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_short_keys(parser)
     parser.add_argument("--workdir", required=True, help="the run's folder: checkpoints, metrics, report, export")
-    parser.add_argument("--init", help="start from a Hugging Face directory, or from WORKDIR[@step]")
+    parser.add_argument("--init", help="start from a Hugging Face directory, hf://USER/NAME, or WORKDIR[@step]")
     parser.add_argument(
         "--init_optimizer",
         choices=["fresh", "kept"],

@@ -17,7 +17,7 @@ from etils import epath
 from bert_jax.errors import RepeatingError, UserError
 from bert_jax.features.sentence_vectors import SentenceVectors
 from bert_jax.interchange.architectures import HeadClass, config_fields, of_config, of_pretraining
-from bert_jax.interchange.card import CARD
+from bert_jax.interchange.card import CARD, CURVES, said
 from bert_jax.interchange.conversion import Report, leaf, read_params, tensors_of, unlike
 from bert_jax.interchange.family import family_described, family_of, is_family, is_own
 from bert_jax.interchange.json_files import read_json, write_json
@@ -44,6 +44,7 @@ def export_model(
     card: str,
     pooling: Pooling | None = None,
     into: Directory = files.whole_directory,
+    curves: str = "",
 ) -> Report:
     """Write a Hugging Face directory and return the report. The directory appears whole or not at all.
 
@@ -58,6 +59,7 @@ def export_model(
       pooling: how sentence-transformers is to pool the vectors of an encoder without head ("BertModel"). If None, the
         model's files or its training decide (``exported_vectors``); if they do not, there are no files for pooling.
       into: how ``output`` is written: as a new folder, or in place of an older one (``replaced_directory``).
+      curves: the SVG of a picture to which the card refers; "" if there is none.
 
     Raises:
       UserError: ``output`` exists already, the disk is full, transformers has no class for the model, a part is
@@ -80,9 +82,11 @@ def export_model(
         if vectors:
             write_sentence_files(folder, vectors, model, output)
         # The files of the folder itself get checksums. The files for pooling, which lie in subfolders, get none, and
-        # neither does the card, which people may edit.
+        # neither do the card, which people may edit, and its picture.
         write_checksums(folder, sorted(path.name for path in folder.iterdir() if path.is_file()))
         (folder / CARD).write_text(card, encoding="utf-8")
+        if curves:
+            (folder / CURVES).write_text(curves, encoding="utf-8")
         note = _check_written(folder, params, config, head)
     count = sum(array.size for array in tensors.values())
     return dataclasses.replace(
@@ -281,14 +285,6 @@ def export_damage(folder: Path | epath.Path) -> str | None:
 def licence_of(folder: str | os.PathLike[str]) -> str | None:
     """Return the licence in the front matter of a folder's model card; None if there is none."""
     try:
-        lines = reading.read_bytes(files.as_path(folder) / CARD).decode().splitlines()
+        return said(reading.read_bytes(files.as_path(folder) / CARD).decode(), "license")
     except (OSError, ValueError):
         return None
-    if not lines or lines[0].strip() != "---":
-        return None
-    front = lines[1 : 1 + next((i for i, line in enumerate(lines[1:]) if line.strip() == "---"), 0)]
-    for line in front:
-        key, _, value = line.partition(":")
-        if key.strip() == "license":
-            return value.partition(" #")[0].strip().strip("'\"") or None
-    return None

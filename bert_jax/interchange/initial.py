@@ -19,7 +19,7 @@ from bert_jax.interchange.trained_model import RunKey, TrainedModel
 from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.model import config_of, encoder_file
 from bert_jax.models.transformer import scanned_from, stack_layers
-from bert_jax.storage import files
+from bert_jax.storage import files, hub
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.case import Case
 from bert_jax.text.learn import IDEOGRAPH
@@ -45,10 +45,24 @@ def find_initial(source: str | None, workdir: str, resumes: bool, given: Case) -
     Raises:
       UserError: for the reasons of ``load``, or the processes of the job found different models.
     """
-    begun = _begun_from(workdir) if resumes else None
-    initial = load(source, flag="--init=", given=given) if source and not resumes else begun
-    distributed.agree("the model of --init", "" if initial is None else f"{initial.config} {initial.run}")
+    initial = None
+    if resumes:
+        initial = _begun_from(workdir)
+    elif source:
+        initial = load(_at_recorded_commit(source, workdir), flag="--init=", given=given)
+    commit = initial.source if initial and hub.is_model(initial.source) else ""
+    distributed.agree("the model of --init", f"{initial.config} {initial.run} {commit}" if initial else "")
     return initial
+
+
+def _at_recorded_commit(source: str, workdir: str) -> str:
+    """Return ``source``; if the run in ``workdir`` was begun from it, a model of the Hub, return it with its commit.
+
+    So a run that was killed before its first save begins again from the same files, even if a branch has moved.
+    """
+    run = read_run(workdir) if hub.is_model(source) else {}
+    begun = run.get("identity", {}).get("init") == source
+    return str((run.get("parent") or {}).get("source", source)) if begun else source
 
 
 def _begun_from(workdir: str) -> TrainedModel | None:

@@ -1,4 +1,4 @@
-"""Loads a trained model from a run, a Hugging Face directory, or an original TensorFlow checkpoint."""
+"""Loads a trained model from a run, a Hugging Face directory or repository, or an original TensorFlow checkpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bert_jax.models.config import ModelConfig, TransformerConfig
 from bert_jax.models.model import config_facts, config_of
 from bert_jax.models.transformer import scanned_from, unstack_layers
 from bert_jax.reporting.status import first_save
-from bert_jax.storage import files
+from bert_jax.storage import files, hub
 from bert_jax.tasks.several import outside
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.case import KEYS, NOT_SAID, Case
@@ -42,8 +42,8 @@ def load(source: str, step: int | None = None, flag: str = "", given: Case | Non
     """Return the model at ``source``.
 
     Args:
-      source: the workdir of a run, optionally with ``@step``; a Hugging Face directory; or a directory with a
-        TensorFlow checkpoint of google-research/bert.
+      source: the workdir of a run, optionally with ``@step``; a Hugging Face directory; ``hf://USER/NAME[@REVISION]``,
+        a model of the Hugging Face Hub; or a directory with a TensorFlow checkpoint of google-research/bert.
       step: a saved step of a workdir. If None, the step of the best evaluation if the run chose one, else the newest.
       flag: stands before ``source`` in messages.
       given: the case of the model's text, if its files do not say it; None where no flag can say it.
@@ -53,6 +53,7 @@ def load(source: str, step: int | None = None, flag: str = "", given: Case | Non
         the model cannot be read.
     """
     _check_no_pickle(source, flag)
+    source = hub.pinned(source)
     place = files.as_path(source)
     if any((place / name).exists() for name in ("config.json", MODULES)) or is_original(source):
         if step is not None:
@@ -67,7 +68,7 @@ def load(source: str, step: int | None = None, flag: str = "", given: Case | Non
     if not _is_workdir(workdir):
         if advice := first_save(workdir):
             raise UserError(f"{flag}{source} has no finished checkpoint; {advice}")
-        gone = "" if files.as_path(source).exists() else "; there is no such folder"
+        gone = "" if place.exists() else f"; there is no such folder{_on_the_hub(source)}"
         raise UserError(
             f"{flag}{source} is neither a Hugging Face directory (config.json) nor a workdir (checkpoints/) nor an "
             f"original checkpoint (bert_config.json){gone}"
@@ -82,6 +83,11 @@ def _check_no_pickle(source: str, flag: str) -> None:
             f"{flag}{source} is a file of PyTorch, a pickle, which is not read here; launch/flexbert.py of the source "
             "tree makes a Hugging Face directory of ModernBERT's and Ettin's checkpoints (configs/coming_from.md)"
         )
+
+
+def _on_the_hub(source: str) -> str:
+    """Return a hint if ``source`` has the form of a name on the Hugging Face Hub, else ""."""
+    return f" (on the Hugging Face Hub: hf://{source})" if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", source) else ""
 
 
 def _is_workdir(path: str) -> bool:

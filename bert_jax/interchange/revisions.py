@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from bert_jax.checkpoints.restoring import saved_steps
 from bert_jax.errors import UserError, few
-from bert_jax.interchange.conversion import Report
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.program import Note
@@ -16,7 +15,6 @@ from bert_jax.storage import files, reading
 from bert_jax.workdir.run_record import read_run
 
 FILE = "revisions.json"  # in the folder of an export: whose revisions they are
-Export = Callable[[TrainedModel, str], Report]  # the model of a revision, and the name of the revision
 
 
 def saved_revisions(workdir: str, note: Note) -> dict[str, int]:
@@ -39,10 +37,10 @@ def saved_revisions(workdir: str, note: Note) -> dict[str, int]:
     return there
 
 
-def export_revisions(workdir: str, revisions: Mapping[str, int], export: Export) -> Iterator[Report]:
-    """Export each of ``revisions`` (name -> step) with ``export``, and yield the reports."""
+def models_of(workdir: str, revisions: Mapping[str, int]) -> Iterator[tuple[str, TrainedModel]]:
+    """Yield the name and the model of each of ``revisions`` (name -> step)."""
     for name, step in revisions.items():
-        yield export(load(workdir, step), name)
+        yield name, load(workdir, step)
 
 
 def not_yet_there(

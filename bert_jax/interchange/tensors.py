@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from bert_jax.errors import UserError
 from bert_jax.interchange.family import Family
 from bert_jax.interchange.json_files import read_json, write_json
-from bert_jax.storage import reading, write_errors
+from bert_jax.storage import hub, reading, write_errors
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000  # the same limit as in transformers
@@ -48,7 +48,8 @@ def read_tensors(folder: Path, where: str) -> dict[str, np.ndarray]:
             raise UserError(f"{where}/{INDEX} has no weight_map of names and files; copy it again")
         shards = sorted({*places.values()})
     else:
-        pickled = any(folder.glob("pytorch_model*.bin"))
+        names = hub.file_names(where) if hub.is_model(where) else [path.name for path in folder.glob("*.bin")]
+        pickled = any(re.fullmatch(r"pytorch_model.*\.bin", name) for name in names)
         raise UserError(f"{where} has no {WEIGHTS}" + (_PICKLE_HINT if pickled else "; is it a model's folder?"))
     found = ((shard, *tensor) for shard in shards for tensor in _read_shard(folder / shard))
     tensors = {name: array for shard, name, array in found if places.get(name, shard) == shard}

@@ -10,7 +10,7 @@ from bert_jax.errors import UserError
 from bert_jax.interchange.json_files import write_json
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import encoder_file
-from bert_jax.storage import files, reading
+from bert_jax.storage import files, hub, reading
 from bert_jax.text import folders, roles
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.case import NOT_SAID, Case
@@ -108,6 +108,7 @@ def tokenizer_of(source: str, given: Case = NOT_SAID) -> Tokenizer:
 
     Raises ``UserError`` if there is no vocabulary.
     """
+    source = hub.pinned(source)
     folder = files.as_path(source)
     run = (reading.read_object(folder / "run.json") or {}) if folder.is_dir() else {}
     facts = run.get("facts", {})

@@ -19,10 +19,11 @@ from bert_jax.interchange.loading import read_model
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.heads import Pooling
 from bert_jax.program import program
+from bert_jax.reporting.curves import read_curves
 from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.loggers.base import metrics_of
 from bert_jax.reporting.run_log import read_records
-from bert_jax.storage import files, reading
+from bert_jax.storage import files, hub, reading
 from bert_jax.storage.replacing import Directory
 from bert_jax.text.case import NOT_SAID, Case
 from bert_jax.workdir.run_record import write_run
@@ -60,8 +61,9 @@ def export_trained(
     exported, facts = dataclasses.replace(trained, head=head), trained.facts
     metrics = _newest_metrics(workdir, trained.step)
     baselines = reading.read_object(files.as_path(workdir) / "baselines.json") or {}
-    card = model_card(exported, metrics, baselines, bool(exported_vectors(exported, pooling)), _parent_of(facts))
-    report = export_model(exported, output, card, pooling, into)
+    curves, has_vectors = _curves(workdir), bool(exported_vectors(exported, pooling))
+    card = model_card(exported, metrics, baselines, has_vectors, parent_of(facts), bool(curves))
+    report = export_model(exported, output, card, pooling, into, curves)
     title, notes = f"{report.title}, step {trained.step:,} of {workdir}", (*report.notes, *_not_said(exported, workdir))
     return dataclasses.replace(report, title=title, notes=notes)
 
@@ -92,10 +94,24 @@ def _newest_metrics(workdir: str, step: int) -> dict[str, float]:
     return figures
 
 
-def _parent_of(facts: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _curves(workdir: str) -> str:
+    """Return the curves of a run as an SVG; "" if there is no record of its training."""
+    try:
+        drawn = read_curves(workdir)
+    except UserError:
+        return ""
+    return drawn.svg() if drawn.charts else ""
+
+
+def parent_of(facts: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return source and licence of the model from which a model was started or imported; None without such a model."""
-    source = ((facts.get("run") or {}).get("identity") or {}).get("init")
-    return facts.get("parent") or ({"source": source, "licence": licence_of(source)} if source else None)
+    run = facts.get("run") or {}
+    source = (run.get("identity") or {}).get("init")
+    return (
+        facts.get("parent")
+        or run.get("parent")
+        or ({"source": source, "licence": licence_of(source)} if source else None)
+    )
 
 
 def import_into_workdir(directory: str, workdir: str, given: Case = NOT_SAID) -> Report:
@@ -111,10 +127,11 @@ def import_into_workdir(directory: str, workdir: str, given: Case = NOT_SAID) ->
       UserError: the directory holds no readable model, or one whose files contradict ``given``; the workdir is not
         empty, or the disk is full.
     """
-    place = files.as_path(workdir)
+    place = files.as_target(workdir)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise UserError(f"{workdir} is {'not empty' if place.is_dir() else 'a file'}; give a new --workdir")
     files.check_writable(workdir, folder=True)
+    directory = hub.pinned(directory)
     imported = read_model(directory, given, "--")
     given.check(imported.tokenizer.case, directory, "--")
     tokenizer, facts = imported.tokenizer, imported.facts

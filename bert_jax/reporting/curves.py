@@ -59,7 +59,11 @@ class Curves:
         return f"Curves({self.workdir!r}: {'; '.join(chart.title for chart in self.charts)})"
 
     def _repr_svg_(self) -> str:
-        """Return an SVG of at most ``_MOST`` charts. Notebooks call this by its name."""
+        """Return ``svg()``. Notebooks call this by its name."""
+        return self.svg()
+
+    def svg(self) -> str:
+        """Return an SVG of at most ``_MOST`` charts, which needs no other file."""
         heldout = [c for c in self.charts if any(series.style == "eval" for series in c.series)]
         shown = (heldout or list(self.charts))[:_MOST]
         across, down = WIDTH + _GAP, HEIGHT + _TITLE_HEIGHT + _GAP

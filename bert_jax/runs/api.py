@@ -51,7 +51,7 @@ def load(source: AnyPath, *, trust_code: bool = False) -> TrainedModel:
 
     Args:
       source: the workdir of a run (``WORKDIR@step`` for another step than the best or newest), a Hugging Face
-        directory, or a directory with a TensorFlow checkpoint of google-research/bert.
+        directory, ``hf://USER/NAME[@REVISION]``, or a directory with a TensorFlow checkpoint of google-research/bert.
       trust_code: run the users' own components of which the workdir has copies.
 
     Raises:
@@ -118,7 +118,7 @@ def pretrain(
         only read), or a config tree. Paths of own components in a tree begin at the current folder.
       workdir: the run's folder: vocabulary, corpus, checkpoints, metrics, report, export.
       overrides: key -> value that replaces the recipe's, such as ``{"model.size": "tiny"}``.
-      init: the model to start from: a Hugging Face directory, or WORKDIR[@step].
+      init: the model to start from: a Hugging Face directory, hf://USER/NAME, or WORKDIR[@step].
       init_optimizer: "kept": begin with the optimizer's moments of ``init``, a step of a run, too.
       vocab: a vocabulary file to use in place of ``config.vocab.path``.
       extend: resume with another number of steps.
@@ -167,7 +167,7 @@ def finetune(
     Args:
       config, workdir, overrides, trust_code: see ``pretrain``.
       data: the folder with the files of ``config.data.splits``.
-      init: the model to start from: a Hugging Face directory, or WORKDIR[@step]. None means random parameters.
+      init: the model to start from: a Hugging Face directory, hf://USER/NAME, or WORKDIR[@step]; else it is random.
 
     Raises:
       UserError: the recipe, the examples, the model or the machine do not fit together (see ``pretrain``).

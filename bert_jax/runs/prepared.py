@@ -19,6 +19,7 @@ from bert_jax.reporting.loggers.base import check_loggers
 from bert_jax.reporting.observer import Observer
 from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.runs.evaluations import base as evaluations
+from bert_jax.storage import hub
 from bert_jax.task import Task
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.experiment import Experiment
@@ -105,6 +106,13 @@ class Prepared(abc.ABC):
     def initial_weights(self) -> TrainedModel | None:
         """The model of --init, if it gives weights."""
         return self.initial
+
+    @property
+    def hub_parent(self) -> dict[str, Any]:
+        """The entry "parent" of ``run.json``: the commit and the licence of a model of the Hub; {} for other models."""
+        initial = self.initial
+        known = initial is not None and hub.is_model(initial.source) and "parent" in initial.facts
+        return {"parent": initial.facts["parent"]} if initial is not None and known else {}
 
     @property
     def bound(self) -> bool:

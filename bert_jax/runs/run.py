@@ -72,6 +72,8 @@ def run(prepared: Prepared, config: Mapping[str, Any]) -> dict[str, float]:
     distributed.agree("what is frozen", str(sorted(prepared.frozen_contents().items())))
     record = run_record.content(workdir, *prepared.record(config), request.extend, bound)
     known = prepared.check_inputs(notes.append)
+    if record["identity"].get("init") == request.init:  # a private run does not say what it was begun from
+        record |= prepared.hub_parent
     record["titles"] = prepared.titles() | titles(evaluators)
     num_steps = prepared.num_steps
     if not prepared.experiment.phases.in_epochs:

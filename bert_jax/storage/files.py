@@ -24,7 +24,7 @@ from typing import IO, Any, cast
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.storage import reading
+from bert_jax.storage import hub, reading
 from bert_jax.storage.remote import RemotePath
 from bert_jax.storage.write_errors import DISK_TROUBLE, explain
 
@@ -36,11 +36,13 @@ _LOCKS: dict[str, threading.Lock] = {}  # of ``one_at_a_time``, by path
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
     """Return whether ``path`` names an object store, where a rename is not atomic."""
-    return "://" in os.fspath(path)
+    return "://" in os.fspath(path) and not hub.is_model(path)
 
 
 def as_path(path: str | os.PathLike[str]) -> epath.Path:
     """Return ``path`` as a path of its file system, with ``~`` expanded.
+
+    A model of the Hugging Face Hub (``hf://USER/NAME``) becomes the path of its local copy (``hub.local``).
 
     Raises ``UserError`` for a path that no file system can have."""
     try:
@@ -51,12 +53,23 @@ def as_path(path: str | os.PathLike[str]) -> epath.Path:
         raise UserError(f"{os.fspath(path)!r} is not a path: it has a NUL or half a character in it; give another")
     if is_remote(path):
         return cast(epath.Path, RemotePath(path))
-    return epath.Path(path).expanduser()
+    return epath.Path(hub.local(os.fspath(path)) if hub.is_model(path) else path).expanduser()
+
+
+def as_target(path: str | os.PathLike[str]) -> epath.Path:
+    """Return ``path`` as a path to write to. Raises ``UserError`` for the reasons of ``as_path``, or for a model of the
+    Hugging Face Hub, of which there is only a copy to read here."""
+    if hub.is_model(path):
+        raise UserError(
+            f"{os.fspath(path)} can be read, but not written; give a folder (`bert-jax export --push=USER/NAME` writes "
+            "to the Hub)"
+        )
+    return as_path(path)
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Write ``data`` to the file ``path``, whole or not at all."""
-    target = as_path(path)
+    target = as_target(path)
     with explain(target):
         if is_remote(target):
             target.write_bytes(data)  # an object is uploaded whole or not at all
@@ -124,7 +137,7 @@ def whole_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises:
       UserError: ``path`` exists and is not empty, cannot be written, or the disk is full.
     """
-    target = as_path(path)
+    target = as_target(path)
     check_new(target)
     with _beside(target) as folder:
         try:
@@ -149,7 +162,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises:
       UserError: ``path`` exists, cannot be written, or the disk is full.
     """
-    target = as_path(path)
+    target = as_target(path)
     if target.exists():
         raise UserError(f"{target} exists already; choose another place or remove it")
     with _beside(target) as folder:
@@ -164,7 +177,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 def check_new(path: str | os.PathLike[str]) -> None:
     """Raise ``UserError`` if ``path`` exists. An empty folder, or an unfinished folder on a store, does not count."""
-    target = as_path(path)
+    target = as_target(path)
     if is_remote(target):
         if is_whole(target):
             raise UserError(f"{target} exists already; choose another place or remove it")
@@ -187,7 +200,7 @@ def check_writable(path: str | os.PathLike[str], folder: bool = False) -> None:
     """Raise ``UserError`` if ``path``, a file or a ``folder``, cannot be written; call this before slow work.
 
     Nothing is checked on an object store, where only the write itself shows whether it works."""
-    target = as_path(path)
+    target = as_target(path)
     if is_remote(target):
         return
     there = next(place for place in (target, *target.absolute().parents) if place.exists())

@@ -297,7 +297,7 @@ def only_writer(workdir: str) -> Iterator[None]:
         with Lease(workdir, say, lambda reason: distributed.leave_at_once(reason, BAD_INPUT)):
             yield
     else:
-        path = Path(files.as_path(workdir))
+        path = Path(files.as_target(workdir))
         check_workdir(path)
         new = [folder for folder in (path, *path.parents) if not folder.exists()]
         ours = bool(new) or not any(path.iterdir())

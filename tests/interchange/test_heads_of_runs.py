@@ -107,7 +107,7 @@ def test_the_licence_of_the_parent_is_handed_on(copy_of: Any, tmp_path: Path) ->
     export_trained(load(str(tmp_path / "workdir")), tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text()
     assert "\nlicense: apache-2.0  #" in card
-    assert f"started from: {folder} (licence: apache-2.0)" in card
+    assert f"started from: {folder.name} (licence: apache-2.0)" in card
 
 
 def test_facts_of_an_unknown_task_are_named() -> None:

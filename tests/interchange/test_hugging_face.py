@@ -215,6 +215,22 @@ def test_the_card_is_markdown_with_front_matter() -> None:
         "license": "unknown",
         "tags": ["bert", "jax", "bert_jax"],
         "mask_token": "[MASK]",
+        "bert_jax_run": "r1",
+        "model-index": [
+            {
+                "name": "trial",
+                "results": [
+                    {
+                        "task": {"type": "fill-mask"},
+                        "dataset": {"type": "text", "name": "held-out rows of the run"},
+                        "metrics": [
+                            {"type": "loss", "name": "mlm loss", "value": 2.5},
+                            {"type": "accuracy", "name": "nsp accuracy", "value": 0.75},
+                        ],
+                    }
+                ],
+            }
+        ],
     }
     for text in (
         "# trial",
