@@ -68,6 +68,23 @@ def pushed(workdir: Path, *flags: str, name: str = "me/legal") -> int:
     return run(["export", f"--workdir={workdir}", f"--push={name}", *flags])
 
 
+def test_each_revision_of_a_run_is_a_branch(hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run_folder(tmp_path / "run", revisions={"step0": 0, "step1": 1})
+    assert pushed(folder, "--revisions") == 0
+    shown = capsys.readouterr()
+    assert "not saved: step1" in shown.err
+    assert f"commit {hub.repositories['me/legal'].branches['step0']}" in shown.out
+    assert pushed(folder, "--revisions") == 0
+    assert "held all of it already" in capsys.readouterr().out
+    for flag, problem in (
+        (f"--output={tmp_path / 'new'}", "--output"),
+        ("--step=0", "--step"),
+        ("--revision=a", "--revi"),
+    ):
+        assert pushed(folder, "--revisions", flag) == 2
+        assert f"leave {problem}" in capsys.readouterr().err
+
+
 def test_a_push_is_one_commit_that_is_read_again(
     hub: Hub, workdir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

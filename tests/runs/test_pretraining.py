@@ -99,7 +99,7 @@ def test_the_revisions_of_a_run_are_exported_one_by_one(
     assert capsys.readouterr().out.count("exported to") == 1
     for flags, problem in (
         (("--as=BertModel",), "holds the revisions of another run, or by other flags; give another --output"),
-        (("--step=3",), "--revisions exports every step that is named; leave --step out"),
+        (("--step=3",), "--revisions exports every step that is named, each by its name; leave --step out"),
     ):
         assert run(["export", f"--workdir={finished}", "--revisions", f"--output={output}", *flags]) == 2
         assert problem in capsys.readouterr().err
