@@ -63,6 +63,8 @@ def short(words):
         changes |= _short_corpus(config.corpus, words)
         if config.schedule.get("warmup_fraction") is None:
             changes["schedule.warmup_steps"] = 2
+    elif config.get("task", {}).get("max_target_length"):
+        changes["task.max_target_length"] = 12  # the rows above have room for it
     tiny = pretrains and not any(word.startswith("--init") for word in words)
     typed = {word.partition("=")[0] for word in words}
     changes = {f"--config.{key}": value for key, value in changes.items()}
