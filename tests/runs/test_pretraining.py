@@ -338,7 +338,7 @@ def test_a_mixture_of_two_sources(
     shown = capsys.readouterr().err
     assert "shares of the rows: new 75.0%, old 25.0%, only_evaluated 0.0%" in shown
     beat, first = (next(x for x in shown.splitlines() if y in x) for y in ("to beat", "step 0 held-out"))
-    assert "(new " in beat and ", only_evaluated " in beat and ", only_evaluated " in first, (beat, first)
+    assert all(", only_evaluated " in line for line in (beat, first)), (beat, first)
     last = records(tmp_path / "run", "eval")[-1]
     assert {"mlm_loss", "mlm_loss/old", "mlm_loss/new", "nsp_accuracy/new", "mlm_loss/only_evaluated"} <= set(last)
     low, high = sorted((last["mlm_loss/old"], last["mlm_loss/new"]))
