@@ -8,7 +8,7 @@ MODEL is the workdir of a run, or a Hugging Face directory, whose vocabulary has
 ``summarization`` says how each kind of model writes. Published for MASS (Song et al. 2019, section 4.2): Adam, inverse
 square root, a rate of 1e-4 and beam search, on pairs of millions of sentences.
 
-Modern from classical Chinese, 126,000 pairs, is learned in minutes on a laptop by a small encoder and decoder from zero
+Modern from classical Chinese, 126,000 pairs, is learned in half an hour on a laptop by a small encoder and decoder from zero
 (``--config.model.encoder=seq2seq --config.model.size=tiny --learning_rate=2e-3``): BLEU 26.7 to 27.1, where a copy of
 the source has 20.2 (tests/benchmarks/README.md).
 
