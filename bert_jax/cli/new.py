@@ -13,7 +13,8 @@ from bert_jax.recipes import key_names, recipes
 from bert_jax.storage import files
 
 FIRST = "quickstart"  # it ends within minutes on a laptop
-_LENGTHS = ("num_steps", "num_tokens", "num_epochs")  # keys of a phase that say how long it is
+# Keys of a phase that say how long it is, and how long a trial is at most.
+_TRIAL = {"num_steps": 200, "num_tokens": 10**6, "num_epochs": 1.0}
 _SMALL, _RATE_OF_SMALL = 512, "--learning_rate=5e-4"  # models up to this width need this rate to learn a task
 _RECIPE = '''"""The recipe {recipe} of bert_jax, on the text files of the folder text. README.md has the commands.
 
@@ -40,14 +41,14 @@ _README = """# {name}
 
 A model of your text, by the recipe `{recipe}` of bert_jax. Give all commands in this folder.
 
-Put text files (`.txt`, UTF-8) into the folder `text`. Each file is a document; `recipe.py` says how to cut large files
-into documents.
+Put text files (`.txt`, UTF-8) into the folder `text`. Each file is a document, and some twenty documents are needed;
+`recipe.py` says how to cut large files into documents.
 {from_model}
 ## A trial
 
-A tenth of the training shows whether all of it works on your text:
+A small part of the training shows whether all of it works on your text:
 
-    bert-jax pretrain --config=recipe.py{init} --workdir=runs/trial{tenth}
+    bert-jax pretrain --config=recipe.py{init} --workdir=runs/trial{part}
 
 ## The model
 
@@ -73,7 +74,8 @@ _ELSEWHERE = """
 Each command writes a folder that `transformers` reads:
 
     bert-jax export --workdir=runs/model --output=model
-    bert-jax export --workdir=runs/labels --output=labels-model
+"""
+_TASK_ELSEWHERE = """    bert-jax export --workdir=runs/labels --output=labels-model
 """
 _FILL = """    bert-jax fill-mask --workdir=runs/model "He opened the [MASK] and went in."
 """
@@ -112,13 +114,13 @@ def _texts(name: str, recipe: str) -> dict[str, str]:
         raise UserError(f"the recipe {recipe} is one for fine-tuning; name one for pretraining, such as {FIRST}")
     if "parts" in config["corpus"]:
         raise UserError(f"the recipe {recipe} mixes several texts; name a recipe with one text, such as {FIRST}")
-    goes_on = "size" not in config["model"]
+    goes_on = not _has_shape(config)
     values = {
         "name": name,
         "recipe": recipe,
         "init": " --init=MODEL" if goes_on else "",
         "from_model": _FROM_MODEL if goes_on else "",
-        "tenth": _tenth(config),
+        "part": _part(config),
         "language": config["corpus"]["options"].get("language", "en"),
     }
     return {
@@ -128,14 +130,19 @@ def _texts(name: str, recipe: str) -> dict[str, str]:
     }
 
 
-def _tenth(config: Mapping[str, Any]) -> str:
-    """Return the flags for a tenth of each phase, and of the warm-up, as they go on in a README."""
+def _has_shape(config: Mapping[str, Any]) -> bool:
+    """Return whether a recipe says how large its model is; other recipes go on from a model."""
+    return bool({"size", "num_layers"} & config["model"].keys())
+
+
+def _part(config: Mapping[str, Any]) -> str:
+    """Return the flags for a tenth of each phase, but at most ``_TRIAL``, as they go on in a README."""
     flags = []
     for name, phase in config["phases"].items():
-        for key, length in ((key, phase.get(key)) for key in _LENGTHS):
+        for key, length in ((key, phase.get(key)) for key in _TRIAL):
             if length is not None:
                 tenth = length / 10 if key == "num_epochs" else max(1, length // 10)
-                flags.append(f"--config.phases.{name}.{key}={tenth}")
+                flags.append(f"--config.phases.{name}.{key}={min(tenth, _TRIAL[key])}")
     if any(config["schedule"].get(key) for key in ("warmup_steps", "warmup_tokens")):
         flags.append("--config.schedule.warmup_fraction=0.1")
     indent = " " * 8
@@ -149,13 +156,14 @@ def _after_training(config: Mapping[str, Any]) -> str:
 
     settings = PretrainingSettings.of(config)
     model, objectives = settings.architecture.config, [chosen.module.Objective for chosen in settings.objectives]
-    is_small = "size" in config["model"] and model.hidden_size <= _SMALL
+    is_small = _has_shape(config) and model.hidden_size <= _SMALL
     task = _TASK.format(rate=f" {_RATE_OF_SMALL}" if is_small else "")
     reads_on = objectives[-1].reads == "what came before"
     parts = {
         _GO_ON: reads_on,
         _FILL: not reads_on and not model.decodes,
         task: not model.decodes,
-        _ELSEWHERE: not any(objective.differs for objective in objectives),
+        _ELSEWHERE: (known := not any(objective.differs for objective in objectives)),
+        _TASK_ELSEWHERE: known and not model.decodes and not reads_on,  # a GPT that classifies has no class here
     }
     return "".join(text for text, is_able in parts.items() if is_able)

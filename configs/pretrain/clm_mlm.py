@@ -31,7 +31,7 @@ def get_config(variant: str = "clm_mlm") -> ConfigDict:
         }
     )
     config.optimizer = ConfigDict({"name": "muon"})
-    config.schedule.warmup_steps = 100
+    config.schedule.update(peak_learning_rate=3e-3, warmup_steps=100)
     config.training = ConfigDict({"log_every_steps": 50, "eval_every_steps": 500, "eval_rows": 1024})
     config.checkpoints = ConfigDict({"every_steps": 500, "keep": 1})
     return config

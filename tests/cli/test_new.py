@@ -66,7 +66,7 @@ def test_each_recipe_makes_a_folder_whose_commands_can_be_typed(recipe, tmp_path
         assert lengths[1] * 10 <= lengths[3]
     for words in commands[2:]:
         typed(words)
-    assert (commands[0][2] == "--init=MODEL") == ("size" not in parent.model)
+    assert (commands[0][2] == "--init=MODEL") == (not {"size", "num_layers"} & {*parent.model})
 
 
 @pytest.mark.parametrize(

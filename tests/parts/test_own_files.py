@@ -108,7 +108,7 @@ def test_each_phase_and_each_member_has_its_metrics(place: Path) -> None:
     assert [step for step, record in evaluations.items() if "pairs/accuracy" in record] == [*range(0, 61, 10)]
     assert [step for step, record in evaluations.items() if "seldom/accuracy" in record] == [*range(0, 61, 20)]
     scores = [evaluations[step]["pairs/accuracy"] for step in range(10, 61, 10)]
-    assert max(saved_steps(str(place / "cut" / "best"))) == 10 * (1 + scores.index(max(scores)))
+    assert max(saved_steps(str(place / "cut" / "best"))) == 10 * (len(scores) - scores[::-1].index(max(scores)))
     assert "'ahead_loss'" in (place / "cut" / "lines.txt").read_text()
 
 
