@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 
@@ -78,7 +79,8 @@ def _build(arguments: argparse.Namespace) -> None:
     num_bytes = sum(facts["text_bytes"] for facts in manifests.values())
     print(f"{num_bytes / 1e6:,.1f} MB of text in {seconds:.1f} s ({num_bytes / 1e6 / seconds:.1f} MB/s)")
     first = arguments.output if "" in manifests else f"{arguments.output}/{min(manifests)}"
-    print(f"next: {program()} inspect --corpus={first} --vocab={vocab.path}")
+    flags = shlex.join(["inspect", f"--corpus={first}", f"--vocab={vocab.path}"])
+    print(f"next: {program()} {flags}")
     print(
         f"then: {program()} pretrain --config=RECIPE --workdir=DIR --config.vocab.path={vocab.path}"
         f" --config.corpus.path={arguments.output}"

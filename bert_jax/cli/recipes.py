@@ -80,7 +80,8 @@ def _sizes(model: Mapping[str, Any]) -> Iterator[str]:
         config = Architecture.of({"encoder": encoder, "size": size}, pieces).config
         million = (config.num_parameters - pieces * config.embedding_size) / 1e6
         found.append(f"{size} ({config.num_layers} x {config.hidden_size}, {million:.1f} M)")
-    chosen = f"the recipe has {model['size']}" if "size" in model else "the recipe names none, as --init has one"
+    other = "the recipe says the shape itself" if "num_layers" in model else "the recipe names none, as --init has one"
+    chosen = f"the recipe has {model['size']}" if "size" in model else other
     yield f"\nsizes of the encoder {encoder} (config.model.size; {chosen}):"
     yield "  layers x width, and parameters without the word embeddings"
     yield _filled(", ".join(found))

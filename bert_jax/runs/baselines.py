@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,7 +59,7 @@ def write_baselines(
     if shown := _in_a_line({name: value for name, value in figures.items() if name not in (PHASES, UNKNOWN)}):
         note(f"to beat on the held-out rows: {shown}")
     every = ",".join(dict.fromkeys(str(length) for _, length in lengths))
-    inspect = f"{program()} inspect --corpus={corpus} --max_length={every}"
+    inspect = f"{program()} inspect {shlex.quote(f'--corpus={corpus}')} --max_length={every}"
     if (unknown := figures.get(UNKNOWN, 0.0)) > OFTEN_UNKNOWN:
         note(
             f"{unknown:.1%} of the held-out text is [UNK], which the vocabulary cannot spell: baselines and losses "
