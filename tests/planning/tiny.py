@@ -12,9 +12,10 @@ VOCABULARY, ROWS, LENGTH = 400, 64, 32
 
 
 def config(**changes: Any) -> dict[str, Any]:
-    """The quickstart with one phase and a smaller model; ``changes`` by group, such as ``mesh={"fsdp": 8}``."""
+    """The quickstart with one phase, AdamW and a smaller model; ``changes`` by group, such as ``mesh={"fsdp": 8}``."""
     tree = recipes.load("quickstart").to_dict()
     tree["vocab"]["size"] = VOCABULARY
+    tree["optimizer"] = {"name": "adamw", "bias_correction": "standard"}  # two moments, and no products of its own
     tree["model"] = {**SIZES, "dropout_rate": 0.1}
     tree["phases"] = {"phase1": {"num_steps": 1000, "batch_size": ROWS, "max_length": LENGTH}}
     for group, values in changes.items():
