@@ -1,6 +1,7 @@
 """Draws the picture of README.md from the report of a run: ``python -m tests.docs.picture WORKDIR/report.html``.
 
-It has the headline figures, the first two charts and the filled examples of the page, as one SVG without scripts.
+It has the headline figures, the first chart and filled examples of the page, in a column that a phone can show, as SVG
+without scripts.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 PICTURE = Path(__file__).resolve().parents[2] / "bert_jax" / "reporting" / "quickstart.svg"
-WIDTH, CHART, LEGEND = 1180, 540, 84
-LINE, FITTING = 22, {"title": 54, "name": 72}  # pixels of a line, and the characters that fit into one
-LEFT_OUT = ("time",)  # says more about the machine than about the run
+WIDTH, CARD, LEGEND, EXAMPLES = 660, 620, 94, 3
+LINE, FITTING = 25, {"title": 58, "name": 74}  # pixels of a line, and the characters that fit into one
+LEFT_OUT = ("time", "steps")  # say more about the machine and the recipe than about the result
 TAGS = re.compile(r"<[^>]+>")
 
 
@@ -26,14 +27,16 @@ def picture(page: str) -> str:
     colours = " ".join(line for line in style[1].splitlines()[:6] if "--" in line or "root" in line)
     rules = "\n".join(line for line in style[1].splitlines() if re.match(r"svg [^{]", line))
     examples, end = _examples(page)
-    body = [_header(page), *_tiles(page), *_charts(page), *examples]
+    body = [_header(page), *_tiles(page), *_chart(page), *examples]
     height = f"{end + 10:g}"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="system-ui, sans-serif">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+        'font-family="system-ui, sans-serif">\n'
         f"<style>{colours}\n{rules}\n"
-        "svg .name { font-size: 13px; } svg .big { font-size: 27px; font-weight: 650; fill: var(--text); }\n"
-        "svg .title { font-size: 15px; font-weight: 600; fill: var(--text); } svg .good { fill: var(--good); }\n"
-        "svg .bad { fill: var(--bad); } svg .card { fill: var(--card); stroke: var(--rule); }</style>\n"
+        "svg .name { font-size: 15px; } svg .big { font-size: 27px; font-weight: 650; fill: var(--text); }\n"
+        "svg .title { font-size: 18px; font-weight: 600; fill: var(--text); } svg .good { fill: var(--good); }\n"
+        "svg .bad { fill: var(--bad); } svg .chart text { font-size: 14px; }\n"
+        "svg .card { fill: var(--card); stroke: var(--rule); }</style>\n"
         f'<rect width="{WIDTH}" height="{height}" fill="var(--page)"/>\n' + "\n".join(body) + "\n</svg>\n"
     )
 
@@ -44,7 +47,7 @@ def _text(html: str) -> str:
 
 def _header(page: str) -> str:
     name = re.search(r"<h1>(.*?)</h1>", page)
-    return f'<text x="30" y="46" class="big">{_text(name[1]) if name else "run"}</text>'
+    return f'<text x="20" y="46" class="big" style="font-size:21px">{_text(name[1]) if name else "run"}</text>'
 
 
 def _card(x: float, y: float, width: float, height: float) -> str:
@@ -54,26 +57,25 @@ def _card(x: float, y: float, width: float, height: float) -> str:
 def _tiles(page: str) -> list[str]:
     tile = r'<dt>(.*?)</dt><dd class="big">(.*?)</dd><dd class="note (\w*)">(.*?)</dd>'
     tiles = [found for found in re.findall(tile, page) if found[0] not in LEFT_OUT]
-    width = (WIDTH - 60 - 14 * (len(tiles) - 1)) / len(tiles)
+    width = (CARD - 10 * (len(tiles) - 1)) / len(tiles)
     drawn = []
     for i, (name, value, colour, note) in enumerate(tiles):
-        x = 30 + i * (width + 14)
-        drawn += [_card(x, 70, width, 100), f'<text class="name" x="{x + 16}" y="96">{_text(name)}</text>']
-        drawn += [f'<text class="big" x="{x + 16}" y="128">{_text(value)}</text>']
-        drawn += [f'<text class="{colour}" x="{x + 16}" y="152">{_text(note)}</text>']
+        x = 20 + i * (width + 10)
+        lines = [("", 94, _text(name).removesuffix(", held-out")), ("big", 126, _text(value))]
+        lines += [(colour, 150 + 18 * j, line) for j, line in enumerate(textwrap.wrap(_text(note), 26))]
+        drawn += [_card(x, 70, width, 112)]
+        drawn += [f'<text class="{style}" x="{x + 14:g}" y="{y}">{line}</text>' for style, y, line in lines]
     return drawn
 
 
-def _charts(page: str) -> list[str]:
-    figures = re.findall(r'<figure class="card">.*?<h3>(.*?)</h3>(.*?)</figcaption>(<svg.*?</svg>)', page, re.DOTALL)
-    drawn = []
-    for i, (title, keys, chart) in enumerate(figures[:2]):
-        x = 30 + i * (CHART + 40)
-        chart = re.sub(r'<g class="hover">.*?</g>\n?', "", chart, flags=re.DOTALL)
-        chart = chart.replace("<svg", f'<svg x="{x + 10}" y="232" width="{CHART - 20}" height="260"', 1)
-        drawn += [_card(x, 190, CHART, 310), f'<text class="title" x="{x + 20}" y="218">{_text(title)}</text>']
-        drawn += [_legend(keys, x + CHART - 20), chart]
-    return drawn
+def _chart(page: str) -> list[str]:
+    found = re.search(r'<figure class="card">.*?<h3>(.*?)</h3>(.*?)</figcaption>(<svg.*?</svg>)', page, re.DOTALL)
+    assert found, "the page has no chart"
+    title, keys, chart = found.groups()
+    chart = re.sub(r'<g class="hover">.*?</g>\n?', "", chart, flags=re.DOTALL)
+    chart = chart.replace("<svg", f'<svg class="chart" x="30" y="236" width="{CARD - 20}" height="290"', 1)
+    heading = f'<text class="title" x="40" y="224">{_text(title)}</text>'
+    return [_card(20, 196, CARD, 338), heading, _legend(keys, CARD), chart]
 
 
 def _legend(keys: str, right: float) -> str:
@@ -81,26 +83,24 @@ def _legend(keys: str, right: float) -> str:
     found = re.findall(r'<i style="background:(.*?)"></i>(.*?)</span>', keys)
     places = [right - LEGEND * (len(found) - i) for i in range(len(found))]
     return "\n".join(
-        f'<text x="{x}" y="218" style="fill:{colour}">— {_text(name)}</text>'
+        f'<text x="{x}" y="224" class="name" style="fill:{colour}">— {_text(name)}</text>'
         for x, (colour, name) in zip(places, found, strict=True)
     )
 
 
 def _examples(page: str) -> tuple[list[str], float]:
-    """Return the filled examples, two a row, under the line that says how they were chosen, and where they end."""
-    note = re.search(r'<p class="small soft">(.*?)</p><div class="examples">', page)
-    drawn, y = [f'<text class="name" x="30" y="528">{_text(note[1]) if note else ""}</text>'], 544.0
-    blocks = re.findall(r'<div class="card"><p>(.*?)</div></div>', page)[:4]
-    for row in (blocks[:2], blocks[2:]):
-        cards = [_example(block) for block in row]
-        height = 46 + LINE * max((len(lines) for lines in cards), default=0)
-        for i, lines in enumerate(cards):
-            x = 30 + i * (CHART + 40)
-            drawn.append(_card(x, y, CHART, height))
-            for j, (style, line) in enumerate(lines):
-                at = y + 34 + LINE * j + (0 if style == "title" else 6)
-                drawn.append(f'<text class="{style}" x="{x + 20}" y="{at:g}">{escape(line)}</text>')
-        y += height + 14
+    """Return the first filled examples, under a heading, and where they end."""
+    drawn, y = (
+        ['<text class="name" x="20" y="564">Held-out sentences, and the words that the model puts in</text>'],
+        580.0,
+    )
+    for block in re.findall(r'<div class="card"><p>(.*?)</div></div>', page)[:EXAMPLES]:
+        lines = _example(block)
+        height = 24 + LINE * len(lines)
+        drawn.append(_card(20, y, CARD, height))
+        for j, (style, line) in enumerate(lines):
+            drawn.append(f'<text class="{style}" x="40" y="{y + 32 + LINE * j:g}">{escape(line)}</text>')
+        y += height + 12
     return drawn, y
 
 
