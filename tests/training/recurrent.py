@@ -64,3 +64,6 @@ class Encoder(nn.Module):
             x += jnp.tanh(x @ matrix(f"mlp_{layer}", "embed", None))
         past = {"past_states": jnp.stack(kept, axis=1), "past_mask": seen[:, length:]} if "past_mask" in batch else None
         return Encoding(x, table, None, past)
+
+
+SIZES: dict[str, dict[str, int]] = {"toy": {"hidden_size": 32}}
