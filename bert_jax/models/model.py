@@ -136,6 +136,7 @@ class Model(nn.Module):
         if not self.trains_encoder:
             encoding = jax.lax.stop_gradient(encoding)
         outputs = {name: x for name, x in encoding._asdict().items() if x is not None}
+        outputs |= outputs.pop("past", {})
         for part in self.parts:
             outputs |= getattr(self, part.name)(outputs, batch, rng)
         return {name: x for name, x in outputs.items() if name not in ("word_embeddings", "hidden")}
