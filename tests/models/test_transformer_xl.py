@@ -13,10 +13,12 @@ import pytest
 
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.encoders import transformer_xl
-from bert_jax.models.model import LM_HEAD, Model, shapes_of
+from bert_jax.models.model import LM_HEAD, Model, Part, shapes_of
 from bert_jax.models.transformer import stack_layers
+from tests.models import transformer_xl_reference as reference
 
 TEXT = 24
+ATTENTION = ("query", "key", "value", "position", "output")  # kernels, by the names of the reference
 CONFIG = transformer_xl.Config(
     40, 16, 3, 2, 24, memory_length=TEXT, dtype="float64", dropout_rate=0.0, attention_dropout_rate=0.0
 )
@@ -24,8 +26,9 @@ IDS = np.random.default_rng(0).integers(0, 40, (2, TEXT))
 
 
 @functools.cache
-def params_of(config: transformer_xl.Config) -> Any:
-    _, shapes = shapes_of(Model(config))
+def params_of(config: transformer_xl.Config, parts: tuple[Part, ...] = ()) -> Any:
+    with jax.enable_x64(True):
+        _, shapes = shapes_of(Model(config, parts), ("masked_positions",))
     rng = np.random.default_rng(0)
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: rng.normal(0.0, 0.3, leaf.shape) + (path[-1].key == "scale"), shapes
@@ -53,6 +56,49 @@ def segment_by_segment(config: transformer_xl.Config, ids: np.ndarray, length: i
         past = {name: out[name] for name in past}
         found.append(np.asarray(out["sequence"]))
     return np.concatenate(found, axis=1), past
+
+
+def of_reference(params: Any, config: transformer_xl.Config) -> dict[str, np.ndarray]:
+    """Return our parameters under the names of the reference."""
+    encoder = params["encoder"]
+    layers = [encoder[f"layer_{i}"] for i in range(config.num_layers)]
+    names = {name: ("attention", "distance" if name == "position" else name, "kernel") for name in ATTENTION}
+    for part, ours in (("attention_norm", "attention_layer_norm"), ("mlp_norm", "mlp_layer_norm")):
+        names |= {f"{part}_{name}": (ours, name) for name in ("scale", "bias")}
+    for side in ("input", "output"):
+        names |= {f"mlp_{side}": ("mlp", side, "kernel"), f"mlp_{side}_bias": ("mlp", side, "bias")}
+    stacked = {
+        name: np.stack([functools.reduce(lambda tree, at: tree[at], path, one) for one in layers])
+        for name, path in names.items()
+    }
+    tables = {"embeddings": encoder["embeddings"]["word_embeddings"], "output_bias": params["mlm_head"]["output_bias"]}
+    return stacked | tables | {"u": encoder["content_bias"], "v": encoder["distance_bias"]}
+
+
+@pytest.mark.parametrize(("length", "memory", "span"), [(5, 3, "all"), (3, 7, "all"), (4, 4, "same length")])
+def test_a_reference_that_knows_no_shift(length: int, memory: int, span: Any) -> None:
+    """Logits and memory of three segments, from an empty memory on, and without one; float64: 1e-10."""
+    config = dataclasses.replace(CONFIG, memory_length=memory, span=span)
+    model = Model(config, (LM_HEAD,))
+    params = params_of(config, (LM_HEAD,))
+    theirs, kept = of_reference(params, config), None
+    everywhere = jnp.tile(jnp.arange(length), (2, 1))
+    run = jax.jit(lambda batch: model.apply({"params": params}, {**batch, "masked_positions": everywhere}))
+    with jax.enable_x64(True):
+        past = empty(config)
+        for start in range(0, 3 * length, length):
+            ids = IDS[:, start : start + length]
+            found = run(rows_of(ids, **past))
+            past = {name: found[name] for name in past}
+            kept = kept or reference.empty_memory(theirs, 2, memory)
+            wanted = reference.forward(theirs, ids, kept, span == "same length")
+            kept = wanted.memory
+            np.testing.assert_allclose(found["mlm_logits"], wanted.logits, atol=1e-10)
+            np.testing.assert_allclose(past["past_states"], np.swapaxes(kept.states, 0, 1), atol=1e-10)
+            assert np.array_equal(past["past_mask"], kept.mask)
+        if span == "all":
+            alone = run(rows_of(ids))["mlm_logits"]
+            np.testing.assert_allclose(alone, reference.forward(theirs, ids).logits, atol=1e-10)
 
 
 def test_segments_with_a_long_memory_are_one_pass() -> None:
