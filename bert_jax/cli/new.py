@@ -29,8 +29,8 @@ from bert_jax.recipes import recipes
 def get_config() -> ConfigDict:
     config = recipes.derive("{recipe}")
 
-    # Your text, in UTF-8. Each file is a document. If a file has many documents, write "blank_line" or "line" in place
-    # of "file": what ends a document. A language other than "en" has other rules for the ends of sentences.
+    # Your text, in UTF-8. Each file is a document. If your files are a few books, write "pages" in place of "file"; if a
+    # file has many documents, write what ends a document: "blank_line" or "line". A language other than "en" has other rules for the ends of sentences.
     config.corpus.source = "text_files"
     config.corpus.options = ConfigDict({{"paths": "text/*.txt", "document_boundary": "file", "language": "{language}"}})
     config.corpus.heldout_fraction = 0.1  # the share of documents that no step learns from, and that evaluations read
@@ -41,8 +41,8 @@ _README = """# {name}
 
 A model of your text, by the recipe `{recipe}` of bert_jax. Give all commands in this folder.
 
-Put text files (`.txt`, UTF-8) into the folder `text`. Each file is a document, and some twenty documents are needed;
-`recipe.py` says how to cut large files into documents.
+Put text files (`.txt`, UTF-8) into the folder `text`. Each file is a document, and some thirty documents are needed;
+`recipe.py` says how to cut books and other large files into documents.
 {from_model}
 ## A trial
 

@@ -55,6 +55,11 @@ def test_version(capsys):
     [
         (["vocab", "--config=quickstart"], "--output"),  # a missing flag
         (["vocab", "--config=quickstart", "--output=v", "--outptu=3"], "did you mean '--output'?"),
+        (["vocab", "--config=quickstart", "--outptu=v"], "did you mean '--output'?"),
+        (["pretrain", "--config=quickstart", "--workdir=r", "--lr=1"], "unexpected argument '--lr=1'; here it is --lea"),
+        (["export", "--workdir=r", "--format=onnx"], "here it is --as"),
+        (["finetune", "--config=glue", "--workdir=r", "--epoch=1"], "did you mean '--epochs'?"),
+        (["pretrain", "quickstart"], "did you mean --config=quickstart?"),
         (["vocab", "--config=quickstart", "--output=v", "--config.seed"], "--config.seed=VALUE"),
         (["vocab", "--config=quickstart", "--output=v", "--config.corpora.path=x"], "did you mean 'corpus'?"),
         (["vocab", "--config=quickstart", "--output=v", "--config.vocab.sise=9"], "did you mean 'size'?"),
@@ -76,6 +81,12 @@ def test_bad_input_is_one_line_that_says_what_to_do(capsys, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     assert said in error_of(capsys, *argv)
     assert not list(tmp_path.iterdir()), "something was left half-written"
+
+
+def test_a_file_named_without_its_ending_is_found(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipe.py").write_text("")
+    assert "the file of that name is --config=recipe.py" in error_of(capsys, "pretrain", "--config=recipe", "--workdir=r")
 
 
 def test_the_traceback_can_be_asked_for(capsys, monkeypatch):
