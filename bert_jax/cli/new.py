@@ -29,8 +29,9 @@ from bert_jax.recipes import recipes
 def get_config() -> ConfigDict:
     config = recipes.derive("{recipe}")
 
-    # Your text, in UTF-8. Each file is a document. If your files are a few books, write "pages" in place of "file"; if a
-    # file has many documents, write what ends a document: "blank_line" or "line". A language other than "en" has other rules for the ends of sentences.
+    # Your text, in UTF-8. Each file is a document. If the files are a few books, write "pages" in place of "file"; if a
+    # file has many documents, write what ends a document: "blank_line" or "line". A language other than "en" has other
+    # rules for the ends of sentences.
     config.corpus.source = "text_files"
     config.corpus.options = ConfigDict({{"paths": "text/*.txt", "document_boundary": "file", "language": "{language}"}})
     config.corpus.heldout_fraction = 0.1  # the share of documents that no step learns from, and that evaluations read

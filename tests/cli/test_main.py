@@ -56,7 +56,7 @@ def test_version(capsys):
         (["vocab", "--config=quickstart"], "--output"),  # a missing flag
         (["vocab", "--config=quickstart", "--output=v", "--outptu=3"], "did you mean '--output'?"),
         (["vocab", "--config=quickstart", "--outptu=v"], "did you mean '--output'?"),
-        (["pretrain", "--config=quickstart", "--workdir=r", "--lr=1"], "unexpected argument '--lr=1'; here it is --lea"),
+        (["pretrain", "--config=quickstart", "--workdir=r", "--lr=1"], "argument '--lr=1'; here it is --learning_rate"),
         (["export", "--workdir=r", "--format=onnx"], "here it is --as"),
         (["finetune", "--config=glue", "--workdir=r", "--epoch=1"], "did you mean '--epochs'?"),
         (["pretrain", "quickstart"], "did you mean --config=quickstart?"),
@@ -86,7 +86,8 @@ def test_bad_input_is_one_line_that_says_what_to_do(capsys, tmp_path, monkeypatc
 def test_a_file_named_without_its_ending_is_found(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recipe.py").write_text("")
-    assert "the file of that name is --config=recipe.py" in error_of(capsys, "pretrain", "--config=recipe", "--workdir=r")
+    error = error_of(capsys, "pretrain", "--config=recipe", "--workdir=r")
+    assert "the file of that name is --config=recipe.py" in error
 
 
 def test_the_traceback_can_be_asked_for(capsys, monkeypatch):

@@ -76,8 +76,10 @@ def test_a_book_becomes_documents_of_some_pages(tmp_path):
     source = Source(paths=(f"{tmp_path}/*",), document_boundary="pages")
     found = documents(source)
     *whole, rest, short = (sum(map(len, sentences)) for sentences in found.values())
-    assert len(whole) == 3 and all(10_000 <= length < 11_000 for length in whole)
-    assert 0 < rest < 10_000 and short == len("Short.Too.")
+    assert len(whole) == 3
+    assert all(10_000 <= length < 11_000 for length in whole)
+    assert 0 < rest < 10_000
+    assert short == len("Short.Too.")
     joined = [sentence for document in found.values() for sentence in document]
     assert joined == [s for d in documents(Source(paths=source.paths)).values() for s in d]
 
