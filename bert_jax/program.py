@@ -41,11 +41,12 @@ def quoted(text: str) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a duration as text: ``8 s``, ``3 m 20 s``, ``5 h 07 m``, ``2 d 03 h``."""
+    """Return a duration as text: ``8 s``, ``3 m 20 s``, ``5 h 07 m``, ``2 d 03 h``, ``3 y 90 d``."""
     if seconds is None or not math.isfinite(seconds):
         return MISSING
     whole = max(0, round(seconds))
-    for size, unit, part, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+    units = ((31_536_000, "y", 86400, "d"), (86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))
+    for size, unit, part, small in units:
         if whole >= size:
             return f"{whole // size} {unit} {whole % size // part:02d} {small}"
     return f"{whole} s"

@@ -159,7 +159,8 @@ class PretrainingRecipe:
                 where = f"config.phases.{phase.kind}"
                 raise UserError(
                     f"{where}.num_epochs is {phase.num_epochs:g}; plan reads no text and cannot count an epoch; add "
-                    f"--{where}.num_tokens=N or --{where}.num_steps=N"
+                    f"--{where}.num_tokens=N, {phase.num_epochs:g} x the tokens of the text (1.3 a word), or "
+                    f"--{where}.num_steps=N"
                 )
         return cls(settings)
 
