@@ -93,7 +93,7 @@ def ending(error: BaseException) -> tuple[str, int] | None:
         cause = cause.__cause__ or cause.__context__
     error = cause if isinstance(cause, KeyboardInterrupt | Preempted) else error
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted", exit_codes.INTERRUPTED
+        return signals.interrupted(), exit_codes.INTERRUPTED
     if isinstance(error, Preempted):
         return str(error), exit_codes.of(error)
     place = catalogue.place_in_own(error)
@@ -222,6 +222,8 @@ def _dispatch(argv: list[str]) -> int:
         from bert_jax.training.malloc import keep_freed_memory
 
         keep_freed_memory()  # must come before jax is imported
+    output = getattr(arguments, "output", None)
+    signals.unfinished[:] = [arguments.workdir] if argv[0] in _TRAINING else [f"{output}.partial"] if output else []
     return module.run(arguments) or 0
 
 

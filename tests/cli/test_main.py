@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import bert_jax
-from bert_jax.cli import main, tokenize
+from bert_jax.cli import main, pretrain, tokenize
 from bert_jax.errors import UserError
 
 ROOT = Path(bert_jax.__file__).resolve().parent.parent
@@ -150,6 +150,20 @@ def test_an_interrupt_has_the_shells_exit_code(monkeypatch):
 
     monkeypatch.setattr(tokenize, "run", interrupt)
     assert main.run(["tokenize", "--vocab=v", "a"]) == 130
+
+
+def test_an_interrupt_says_what_is_kept(tmp_path, monkeypatch, capsys):
+    def interrupt(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pretrain, "run", interrupt)
+    command = ["pretrain", "--config=quickstart", f"--workdir={tmp_path / 'run'}"]
+    assert main.run(command) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "vocab.txt").touch()
+    assert main.run(command) == 130
+    assert capsys.readouterr().err == f"interrupted; {tmp_path}/run keeps what is done, and the same command goes on\n"
 
 
 def test_a_bug_is_not_disguised(monkeypatch):
