@@ -25,13 +25,19 @@ INSTALL = {
 def program() -> str:
     """Return the command that runs this program: ``bert-jax`` if the shell finds it.
 
-    Otherwise return the path of the script beside this Python, or ``<python> -m bert_jax``.
+    Otherwise return the path of the script beside this Python, or ``<python> -m bert_jax``. A path below the current
+    folder is relative, and a Python that the shell finds is its name alone.
     """
     if shutil.which("bert-jax"):
         return "bert-jax"
     script = Path(sys.executable).parent / "bert-jax"
-    path = os.path.relpath(script if script.exists() else sys.executable)
-    return path if script.exists() else f"{path} -m bert_jax"
+    found = str(script) if script.exists() else sys.executable
+    relative = os.path.relpath(found)
+    path = os.path.abspath(found) if relative.startswith("..") else relative
+    if script.exists():
+        return path
+    name = Path(found).name
+    return f"{name if shutil.which(name) == found else path} -m bert_jax"
 
 
 def quoted(text: str) -> str:

@@ -10,6 +10,7 @@ import pytest
 import bert_jax
 from bert_jax.cli import main, pretrain, tokenize
 from bert_jax.errors import UserError
+from bert_jax.program import program
 
 ROOT = Path(bert_jax.__file__).resolve().parent.parent
 
@@ -217,3 +218,23 @@ def test_paths_and_texts_that_cannot_be_read_are_one_line(tmp_path, capsys, argu
     assert error.startswith("error: ")
     assert "\n" not in error
     assert filled(expected) in error
+
+
+@pytest.mark.parametrize(
+    ("python", "on_path", "said"),
+    [
+        ("work/.venv/bin/python3", "", ".venv/bin/python3 -m bert_jax"),
+        ("opt/bin/python3", "", "{}/opt/bin/python3 -m bert_jax"),
+        ("opt/bin/python3", "opt/bin", "python3 -m bert_jax"),
+        ("opt/bin/python3", "other", "{}/opt/bin/python3 -m bert_jax"),
+    ],
+)
+def test_a_command_can_be_typed_where_it_was_shown(tmp_path, monkeypatch, python, on_path, said):
+    for file in (python, "other/python3"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch(0o755)
+    (tmp_path / "work").mkdir(exist_ok=True)
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("PATH", str(tmp_path / on_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / python))
+    assert program() == said.format(tmp_path)
