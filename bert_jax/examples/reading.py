@@ -117,7 +117,7 @@ def whole_text(path: str, encoding: str = "utf-8") -> str:
     raw = b"".join(blocks)
     found = json.detect_encoding(raw[:4])  # by its byte order mark or its zeros
     if found == "utf-8" and b"\0" in raw[:BLOCK_BYTES] and is_foreign(raw[:BLOCK_BYTES]):
-        raise UserError(f"{path} is a binary file, not text; save it as CSV or JSON Lines, or name another file")
+        raise UserError(f"{path} is a binary file, not text; save it as text, CSV or JSON Lines, or name another file")
     guessed = found.endswith(("le", "be"))
     encoding = encoding if found == "utf-8" or (guessed and raw[:4].count(0) < 2) else found
     try:

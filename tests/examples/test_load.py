@@ -406,7 +406,10 @@ def test_a_prefix_is_stripped_from_each_word(tmp_path):
     ("content", "message"),
     [
         (b"text\tlabel\nA word.\tgood\n", "a.tsv has 1 example, and 2 are needed: to train on and to evaluate on"),
-        (b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 8, r"a.tsv is a binary file, not text; save it as CSV or JSON"),
+        (
+            b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 8,
+            r"a.tsv is a binary file, not text; save it as text, CSV",
+        ),
     ],
 )
 def test_a_table_that_cannot_serve_is_one_line(tmp_path, content, message):
