@@ -25,13 +25,19 @@ INSTALL = {
 def program() -> str:
     """Return the command that runs this program: ``bert-jax`` if the shell finds it.
 
-    Otherwise return the path of the script beside this Python, or ``<python> -m bert_jax``.
+    Otherwise return the path of the script beside this Python, or ``<python> -m bert_jax``. A path below the current
+    folder is relative, and a Python that the shell finds is its name alone.
     """
     if shutil.which("bert-jax"):
         return "bert-jax"
     script = Path(sys.executable).parent / "bert-jax"
-    path = os.path.relpath(script if script.exists() else sys.executable)
-    return path if script.exists() else f"{path} -m bert_jax"
+    found = str(script) if script.exists() else sys.executable
+    relative = os.path.relpath(found)
+    path = os.path.abspath(found) if relative.startswith("..") else relative
+    if script.exists():
+        return path
+    name = Path(found).name
+    return f"{name if shutil.which(name) == found else path} -m bert_jax"
 
 
 def quoted(text: str) -> str:
@@ -41,11 +47,12 @@ def quoted(text: str) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a duration as text: ``8 s``, ``3 m 20 s``, ``5 h 07 m``, ``2 d 03 h``."""
+    """Return a duration as text: ``8 s``, ``3 m 20 s``, ``5 h 07 m``, ``2 d 03 h``, ``3 y 90 d``."""
     if seconds is None or not math.isfinite(seconds):
         return MISSING
     whole = max(0, round(seconds))
-    for size, unit, part, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+    units = ((31_536_000, "y", 86400, "d"), (86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))
+    for size, unit, part, small in units:
         if whole >= size:
             return f"{whole // size} {unit} {whole % size // part:02d} {small}"
     return f"{whole} s"

@@ -32,6 +32,17 @@ LEAST_MEMORY = 4 * 10**9  # bytes of addresses; with less, libraries abort where
 _NO_VERBS = ("main", "flags")  # files of this folder without a verb
 _TRAINING = ("ablate", "finetune", "pretrain", "sweep")  # verbs that train
 FINETUNING = ("finetune", "sweep")  # verbs whose recipes are of configs/finetune
+# Flags of other programs, and the flags here that do what they do; of these a verb has one at most.
+_ELSEWHERE = {
+    "lr": "--learning_rate",
+    "format": "--as",
+    "max_steps": "--steps",
+    "num_train_epochs": "--epochs",
+    "per_device_train_batch_size": "--batch_size",
+    "max_seq_length": "--max_length",
+    "model_name_or_path": "--init",
+    "output_dir": "--workdir",
+}
 LINE = 2000  # longer error messages are shortened to so many characters
 
 
@@ -82,7 +93,7 @@ def ending(error: BaseException) -> tuple[str, int] | None:
         cause = cause.__cause__ or cause.__context__
     error = cause if isinstance(cause, KeyboardInterrupt | Preempted) else error
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted", exit_codes.INTERRUPTED
+        return signals.interrupted(), exit_codes.INTERRUPTED
     if isinstance(error, Preempted):
         return str(error), exit_codes.of(error)
     place = catalogue.place_in_own(error)
@@ -211,6 +222,8 @@ def _dispatch(argv: list[str]) -> int:
         from bert_jax.training.malloc import keep_freed_memory
 
         keep_freed_memory()  # must come before jax is imported
+    output = getattr(arguments, "output", None)
+    signals.unfinished[:] = [arguments.workdir] if argv[0] in _TRAINING else [f"{output}.partial"] if output else []
     return module.run(arguments) or 0
 
 
@@ -238,6 +251,8 @@ def _keys_like(name: str, options: Sequence[str], arguments: argparse.Namespace)
     Args:
       arguments: the arguments that the parser knows, perhaps with ``--config``.
     """
+    if difflib.get_close_matches(f"--{name}", options, n=1, cutoff=0.85):
+        return []
     if name.partition(".")[0] in (*key_names.PRETRAINING, *key_names.FINETUNING):
         return [name]
     if not getattr(arguments, "config", None):
@@ -247,6 +262,33 @@ def _keys_like(name: str, options: Sequence[str], arguments: argparse.Namespace)
     last = {key.rpartition(".")[2]: key for key in reversed(every)}
     close = difflib.get_close_matches(name, [*last, *(option.lstrip("-") for option in options)], n=1)
     return matches[:3] or [last[word] for word in close if word in last]
+
+
+def _check_known(parser: _Parser, argv: list[str], folder: str) -> None:
+    """Raise ``UserError`` for the first argument that the parser does not know, before any argument that is missing.
+
+    Args:
+      folder: the folder of the verb's recipes.
+    """
+    required = [action for action in parser._actions if action.required]
+    for action in required:
+        action.required = False
+    arguments, unknown = parser.parse_known_intermixed_args(argv)
+    for action in required:
+        action.required = True
+    options = [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
+    for text in unknown:
+        name = text.partition("=")[0]
+        hint = nearest(name, options) if text.startswith("-") else f"options: {', '.join(options)}"
+        if hasattr(arguments, "config"):
+            arguments.config = recipes.in_folder(arguments.config, folder)
+            if not (text.startswith("-") or arguments.config):
+                hint = f"did you mean --config={text}?"
+        if (same := _ELSEWHERE.get(name.lstrip("-"))) in options:
+            hint = f"here it is {same}"
+        elif keys := _keys_like(name.lstrip("-"), options, arguments):
+            hint = f"a key of the recipe is {' or '.join(f'--config.{key}=VALUE' for key in keys)}"
+        raise UserError(f"unexpected argument {text!r}; {hint}")
 
 
 def _parse(parser: _Parser, argv: list[str]) -> argparse.Namespace:
@@ -261,17 +303,12 @@ def _parse(parser: _Parser, argv: list[str]) -> argparse.Namespace:
             raise UserError(f"{text}: '--' is not a value; write {text[:-2]}VALUE")
     argv = _at_home(argv)
     overrides = [text for text in argv if recipes.OVERRIDE.fullmatch(text)]
-    arguments, unknown = parser.parse_known_intermixed_args([text for text in argv if text not in overrides])
+    rest = [text for text in argv if text not in overrides]
+    folder = "finetune" if parser.prog.rpartition(" ")[2] in FINETUNING else "pretrain"
+    _check_known(parser, rest, folder)
+    arguments = parser.parse_intermixed_args(rest)
     if hasattr(arguments, "config"):
-        verb = parser.prog.rpartition(" ")[2]
-        arguments.config = recipes.in_folder(arguments.config, "finetune" if verb in FINETUNING else "pretrain")
-    options = [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
-    for text in unknown:
-        name = text.partition("=")[0]
-        hint = nearest(name, options) if text.startswith("-") else f"options: {', '.join(options)}"
-        if keys := _keys_like(name.lstrip("-"), options, arguments):
-            hint = f"a key of the recipe is {' or '.join(f'--config.{key}=VALUE' for key in keys)}"
-        raise UserError(f"unexpected argument {text!r}; {hint}")
+        arguments.config = recipes.in_folder(arguments.config, folder)
     overrides += getattr(arguments, "short", [])
     place = getattr(arguments, "workdir", None) or ""
     if hasattr(arguments, "step") and not hub.is_model(place) and (at := re.fullmatch(r"(.+)@([0-9]+)", place)):

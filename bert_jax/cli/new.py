@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import textwrap
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, few
 from bert_jax.program import program
 from bert_jax.recipes import key_names, recipes
 from bert_jax.storage import files
@@ -29,8 +31,9 @@ from bert_jax.recipes import recipes
 def get_config() -> ConfigDict:
     config = recipes.derive("{recipe}")
 
-    # Your text, in UTF-8. Each file is a document. If a file has many documents, write "blank_line" or "line" in place
-    # of "file": what ends a document. A language other than "en" has other rules for the ends of sentences.
+    # Your text, in UTF-8. Each file is a document. If the files are a few books, write "pages" in place of "file"; if a
+    # file has many documents, write what ends a document: "blank_line" or "line". A language other than "en" has other
+    # rules for the ends of sentences.
     config.corpus.source = "text_files"
     config.corpus.options = ConfigDict({{"paths": "text/*.txt", "document_boundary": "file", "language": "{language}"}})
     config.corpus.heldout_fraction = 0.1  # the share of documents that no step learns from, and that evaluations read
@@ -41,8 +44,8 @@ _README = """# {name}
 
 A model of your text, by the recipe `{recipe}` of bert_jax. Give all commands in this folder.
 
-Put text files (`.txt`, UTF-8) into the folder `text`. Each file is a document, and some twenty documents are needed;
-`recipe.py` says how to cut large files into documents.
+Put text files (`.txt`, UTF-8) into the folder `text`. Each file is a document, and some thirty documents are needed;
+`recipe.py` says how to cut books and other large files into documents.
 {from_model}
 ## A trial
 
@@ -85,7 +88,7 @@ _IGNORED = "/runs/\n/model/\n/labels-model/\n__pycache__/\n"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the new folder")
+    parser.add_argument("name", metavar="NAME", help="the new folder, or one without such files (.)")
     given = "a recipe for pretraining, perhaps with :argument, from which the new recipe derives (default: %(default)s)"
     parser.add_argument("--from", dest="recipe", metavar="RECIPE", default=FIRST, help=given)
 
@@ -93,16 +96,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     if files.is_remote(arguments.name):
         raise UserError(f"{arguments.name} is on an object store; name a folder of this machine")
-    place = files.as_path(arguments.name)
-    if place.exists():
-        raise UserError(f"{place} exists already; give another name")
-    texts = _texts(place.name, recipes.in_folder(arguments.recipe, "pretrain"))
-    with files.whole_directory(place) as folder:
+    place = Path(arguments.name)
+    texts = _texts(place.absolute().name, recipes.in_folder(arguments.recipe, "pretrain"))
+    if place.exists() and not place.is_dir():
+        raise UserError(f"{place} exists already, and is no folder; give another name")
+    if there := [file for file in texts if (place / file).exists()]:
+        raise UserError(f"{place} has {few(there, 3)} already; give another name")
+    # A folder that is there is not replaced: a shell may be in it.
+    with contextlib.nullcontext(place) if place.exists() else files.whole_directory(place) as folder:
         for file, text in texts.items():
             files.write_text(folder / file, text)
-        (folder / "text").mkdir()
-    print(f"{place}: {', '.join(texts)} and the empty folder text")
-    print(f"next: put .txt files into {place}/text, then follow {place}/README.md")
+        (folder / "text").mkdir(exist_ok=True)
+    print(f"{place}: {', '.join(texts)} and the folder text for your text")
+    print(f"next: put .txt files into {place / 'text'}, then follow {place / 'README.md'}")
 
 
 def _texts(name: str, recipe: str) -> dict[str, str]:

@@ -42,6 +42,7 @@ class _Hearer(Protocol):
 TOLD_TO_END = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 hearers: list[_Hearer] = []  # the innermost is last; only the last one receives signals
 last_words: list[Callable[[], Any]] = []  # functions called before the process ends at once, to tell others
+unfinished: list[str] = []  # folders from which the same command goes on, if there is anything in them
 _interrupts: list[float] = []  # time of the first Ctrl-C
 _ends = threading.Lock()  # held by the thread that ends the process
 
@@ -96,6 +97,15 @@ def shield() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def interrupted() -> str:
+    """Return the words with which an interrupted command ends: what is kept, and how to go on."""
+    for folder in unfinished:
+        with contextlib.suppress(OSError):
+            if os.listdir(folder):
+                return f"interrupted; {folder} keeps what is done, and the same command goes on"
+    return "interrupted"
+
+
 def end_with_parent() -> None:
     """End this process as soon as its parent has ended, if ``multiprocessing`` started it."""
     parent = multiprocessing.parent_process()
@@ -123,7 +133,7 @@ def end_at_once(code: int = INTERRUPTED) -> None:
     speaker.start()
     speaker.join(_WORDS_SECONDS)
     with contextlib.suppress(OSError):
-        os.write(2, b"\ninterrupted\n")
+        os.write(2, f"\n{interrupted()}\n".encode())
     os._exit(code)
 
 

@@ -206,7 +206,7 @@ def _check(written: Sequence[Facts], config: BuildConfig) -> None:
     if total < FEWEST_DOCUMENTS:
         raise UserError(
             f"{begin}{left_out}; at least {FEWEST_DOCUMENTS} are needed, 2 to train on and 2 to hold out: add files, or"
-            f" see in {options} what ends a document (text_files: document_boundary='blank_line', or 'line')"
+            f" cut them: --{options}.document_boundary=pages (text_files; or blank_line, line)"
         )
     draws = extremes([draw for shard in written for draw in shard["draws"]])
     for split, count in counts.items():
@@ -214,9 +214,9 @@ def _check(written: Sequence[Facts], config: BuildConfig) -> None:
             second_and_third = sorted(draws, reverse=split == "train")[1:3]
             raise UserError(
                 f"{begin}, and heldout_fraction={config.heldout_fraction} puts {count} of them into the split"
-                f" {split!r}, which needs 2; --config.corpus.heldout_fraction={sum(second_and_third) / 2:.4f} does, and"
-                f" so do more documents (text_files: more files, or another --{options}.document_boundary: blank_line,"
-                " line, title)"
+                f" {split!r}, which needs 2: cut files into more documents with --{options}.document_boundary=pages"
+                " (text_files; or blank_line, line, title), add files, or write"
+                f" --config.corpus.heldout_fraction={sum(second_and_third) / 2:.4f}"
             )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import math
 from collections.abc import Iterator
 from typing import Literal
 
@@ -19,6 +20,7 @@ from bert_jax.records import Document
 from bert_jax.text.sentences import one_space, split_sentences, windows
 
 _FIRST_FILES = 100  # so many are looked at before a build begins
+_PAGES = 10_000  # characters, some 2,000 words: more than a row, and little beside a book
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Source(FileSource):
     ``sentences`` has one sentence per line. ``document_boundary`` says what a document is:
 
     - ``file``: a file. Its name is its path below the folder that all files share.
+    - ``pages``: paragraphs of a file, as many as have ``_PAGES`` characters: a book becomes many documents.
     - ``blank_line``: a run of lines that are not blank.
     - ``line``: a line.
     - ``title``: an article of WikiText. It begins with a line ``= Title =`` between blank lines.
@@ -45,27 +48,34 @@ class Source(FileSource):
 
     paths: tuple[str, ...]  # globs; ** matches folders
     format: Literal["free", "sentences"] = "free"  # free: split into sentences; sentences: one a line
-    document_boundary: Literal["file", "blank_line", "line", "title"] = "file"  # what ends a document
+    document_boundary: Literal["file", "pages", "blank_line", "line", "title"] = "file"  # what ends a document
     language: str = "en"  # the language whose rules split free text
     bad_text: BadText = "error"  # skip: leave out and count what cannot be read
 
     def can_cut(self, name: str) -> bool:
         """Return whether ``name`` is uncompressed and may have more than one document."""
-        return self.document_boundary != "file" and super().can_cut(name)
+        return self.document_boundary not in ("file", "pages") and super().can_cut(name)
+
+    def is_document_a_file(self) -> bool:
+        """Return whether each file is a document, by the options and the first file."""
+        if self.document_boundary != "file":
+            return False
+        with open_unpacked(self.names()[0]) as file:
+            return EXTRACTED.match(file.head) is None
 
     def items(self, piece: Piece) -> Iterator[Document | Skipped]:
         """Yield the documents of ``piece``, and a ``Skipped`` for each item that is left out."""
         name = below(piece.name)
-        whole, titled = self.document_boundary == "file", self.document_boundary == "title"
+        joined, titled = self.document_boundary in ("file", "pages", "title"), self.document_boundary == "title"
+        most = _PAGES if self.document_boundary == "pages" else math.inf
         sentences: list[str] = []
         begin = 0
         for item in self.unpacked(piece, self._sentences):
             if isinstance(item, Skipped):
                 yield item
-            elif whole and not item[2]:
-                sentences += item[1]
-            elif titled and not item[2]:
-                if sentences and TITLE.fullmatch(" ".join(item[1]).encode()):
+            elif joined and not item[2]:
+                ends = titled and TITLE.fullmatch(" ".join(item[1]).encode()) or sum(map(len, sentences)) >= most
+                if sentences and ends:
                     yield Document(f"{name}@{begin}", tuple(sentences))
                     sentences = []
                 begin = begin if sentences else item[0]
@@ -75,7 +85,7 @@ class Source(FileSource):
             else:
                 yield Skipped(f"{name}@{item[0]}", "no text")
         if sentences:
-            yield Document(f"{name}@{begin}" if titled else name, tuple(sentences))
+            yield Document(name if self.document_boundary == "file" else f"{name}@{begin}", tuple(sentences))
 
     def pieces(self) -> list[Piece]:
         """Return the pieces of the files. Raises ``UserError`` if one of the first files is no plain text."""

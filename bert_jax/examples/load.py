@@ -116,6 +116,10 @@ def load(
         ids = {"-".join(line.split("\t")) for _, line in text_lines(file) if line.strip()}
         result["train"], result["dev"] = splits.deal_by_ids(result["train"], ids, file)
     elif config.dev_fraction and not any(split.startswith("dev") for split in result):
+        if len(result["train"]) == 1:
+            raise UserError(
+                f"{config.splits['train']} has 1 example, and 2 are needed: to train on and to evaluate on; add some"
+            )
         dealt = splits.deal(result["train"], config.dev_fraction, config.split_seed, roles.together)
         result["train"], result["dev"] = dealt
     result = _without_overlap(config, result, roles, note)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from bert_jax.corpora.bad_text import BadTextError
+from bert_jax.corpora.bad_text import BadTextError, is_foreign
 from bert_jax.corpora.unpacking import UNPACKERS, open_unpacked
 from bert_jax.errors import UserError, few
 from bert_jax.storage import files
@@ -91,7 +91,7 @@ def text_lines(path: str, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
     surrogates, which the loader finds and reports with their place.
 
     Raises:
-      UserError: the file cannot be opened, is a damaged archive, or ``encoding`` is unknown.
+      UserError: the file cannot be opened, is binary or a damaged archive, or ``encoding`` is unknown.
     """
     text = whole_text(path, encoding)
     first = LINE_END.search(text)
@@ -116,6 +116,8 @@ def whole_text(path: str, encoding: str = "utf-8") -> str:
         raise UserError(error.without_hint) from None
     raw = b"".join(blocks)
     found = json.detect_encoding(raw[:4])  # by its byte order mark or its zeros
+    if found == "utf-8" and b"\0" in raw[:BLOCK_BYTES] and is_foreign(raw[:BLOCK_BYTES]):
+        raise UserError(f"{path} is a binary file, not text; save it as text, CSV or JSON Lines, or name another file")
     guessed = found.endswith(("le", "be"))
     encoding = encoding if found == "utf-8" or (guessed and raw[:4].count(0) < 2) else found
     try:

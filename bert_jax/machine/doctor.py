@@ -24,6 +24,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 import bert_jax
+from bert_jax.errors import OF_MACHINE
 from bert_jax.inspection.check import Check
 from bert_jax.program import INSTALL, size
 from bert_jax.storage import files
@@ -184,7 +185,7 @@ def _ask(limit: float) -> _Answer:
     """Return the answer of a process that is ended after ``limit`` seconds."""
     code, said, error = _run(_QUERY, limit)
     found = [values for line in said.splitlines() if (values := _as_json(line))]
-    last = (error.strip().splitlines() or [f"exit code {code}"])[-1][:300]
+    last = _last_words(error) or f"exit code {code}"
     if found:
         rates, peaks = found[1] if len(found) > 1 else ({}, {})
         backend, count, kind, memory = found[0]
@@ -199,6 +200,13 @@ def _ask(limit: float) -> _Answer:
     if last == "AssertionError":  # jax says nothing where none of the platforms is there
         last, fix = "it finds none of these platforms", "unset JAX_PLATFORMS, or name a platform that is there"
     return _Answer(trouble=Check("devices", "bad", f"jax fails{_platforms()}: {last}", fix))
+
+
+def _last_words(error: str) -> str:
+    """Return the line of a traceback that says what failed. A message of JAX may go on for pages."""
+    lines = error.strip().splitlines()
+    named = [line for line in lines if any(words in line for words in OF_MACHINE)]
+    return (named or lines or [""])[-1].strip()[:300]
 
 
 def _as_json(line: str) -> list[Any]:
@@ -236,7 +244,10 @@ def _products(answer: _Answer) -> list[Check]:
     if answer.trouble:
         return []
     if not answer.rates:
-        return [Check("products", "note", f"a large product fails: {answer.last_words}", "free the device's memory")]
+        bad = answer.backend != "cpu"  # of a CPU, memory may be free again when training begins
+        advice = "end other programs on the device (nvidia-smi lists them)" if bad else "free the machine's memory"
+        found = f"a large product fails: {answer.last_words}"
+        return [Check("products", "bad" if bad else "note", found, advice)]
     shares = {name: peak and rate / peak for name, rate in answer.rates.items() for peak in [answer.peaks.get(name)]}
     text = ", ".join(
         f"{name} {rate / 1e12:,.3g} TFLOP/s{f' ({shares[name]:.0%} of the data sheet)' if shares[name] else ''}"
@@ -261,7 +272,8 @@ def _run(script: str, limit: float) -> tuple[int | None, str, str]:
     """Return (exit code, stdout, stderr) of a Python script; the code is None if it was ended after ``limit`` s."""
     # The output goes to files, because a grandchild that survives could keep a pipe open for ever.
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-        env = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        # Without the filter's note an exception comes last.
+        env = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_TRACEBACK_FILTERING": "off"}
         process = subprocess.Popen(
             [sys.executable, "-c", script], stdout=out, stderr=errors, env=env, start_new_session=True
         )

@@ -14,6 +14,7 @@ from bert_jax.planning.largest_micro_batch import COMPILATIONS, LargestMicroBatc
 from bert_jax.planning.plan import PhasePlan, Plan, in_words
 from bert_jax.program import duration, program, size
 
+_LONG = 30 * 86_400  # seconds; a run that takes longer is not what the last line tells to start
 _Record = dict[str, Any]
 
 _BOUND = "predictions are lower bounds: the work of the compiled program if the peaks above were always reached"
@@ -207,18 +208,22 @@ def _phase_record(phase: PhasePlan) -> _Record:
 
 
 def next_command(plan: Plan, recipe: Sequence[str], name: str) -> str:
-    """Return the line with the next command: the run itself if it fits, otherwise the plan of a larger machine.
+    """Return the line with the next command: the run itself, or the plan of a larger machine.
+
+    A larger machine is next if the run does not fit, or takes longer than ``_LONG``.
 
     Args:
       recipe: the flags that name the recipe and change it to the planned recipe.
       name: a name for the run.
     """
     topology = plan.topology
-    if not plan.fits:
-        larger = topology.next_larger() or "KIND:SHAPE"
+    is_long = (plan.training_seconds or 0) > _LONG
+    if is_long or not plan.fits:
+        larger = ("h100:1" if is_long and plan.chip.platform == "cpu" else topology.next_larger()) or "KIND:SHAPE"
+        why = f" or a smaller recipe, for {duration(plan.training_seconds)} is long" if plan.fits else ""
         price = plan.price_per_chip_hour
         priced = [] if price is None else [f"--price_per_chip_hour={price:g}"]
-        return f"next: a larger machine: {_command('plan', *recipe, f'--topology={larger}', *priced)}"
+        return f"next: a larger machine{why}: {_command('plan', *recipe, f'--topology={larger}', *priced)}"
     if not topology.is_one_host:
         flags = [*recipe, f"--workdir=gs://BUCKET/{name}", "--distributed=auto"]
         return f"next, on every host of {topology.name}: {_command('preflight', *flags)}, then the same with pretrain"

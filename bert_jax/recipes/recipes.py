@@ -241,6 +241,8 @@ def _locate(recipe: str) -> tuple[str, str | None]:
         raise UserError(f"recipe {path!r} is ambiguous; choose one of: {', '.join(matches)}")
     if not matches:
         choices = set(known) if "/" in path else {name.rpartition("/")[2] for name in known}
+        if files.as_path(f"{path}.py").is_file():
+            raise UserError(f"unknown recipe {path!r}; the file of that name is --config={path}.py")
         raise UserError(f"unknown recipe {path!r}; {nearest(path, choices)}; or give a file that ends in .py or .json")
     return str(known[matches[0]]), argument
 

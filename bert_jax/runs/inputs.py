@@ -17,7 +17,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.cluster import distributed
-from bert_jax.corpora import columns
+from bert_jax.corpora import columns, text_files
 from bert_jax.corpora import manifest as manifests
 from bert_jax.corpora.build import FEWEST_DOCUMENTS, Progress
 from bert_jax.corpora.mixture import Mixture
@@ -95,14 +95,22 @@ class Inputs:
             if (corpus.path or self.corpus.path) and not (self.vocab.path or self.initial or self.bound):
                 raise UserError(f"{where}.path is a corpus that is there; name its vocabulary with config.vocab.path")
             if not (corpus.path or self.corpus.path or self.bound):
-                facts = find_source(corpus, where).describe()  # raises if no file or package is there
-                if facts.get("document_boundary") == "file" and facts["files"] < FEWEST_DOCUMENTS:
-                    raise UserError(
-                        f"{where}.options.paths has too few files ({facts['files']}), each one document; at least"
-                        f" {FEWEST_DOCUMENTS} are needed, 2 to train on and 2 to hold out: add files, or cut them with"
-                        f" --{where}.options.document_boundary=blank_line (or line)"
-                    )
+                source = find_source(corpus, where)
+                facts = source.describe()  # raises if no file or package is there
+                if isinstance(source, text_files.Source) and source.is_document_a_file():
+                    self._check_files(facts["files"], where)
                 columns.find(corpus.columns)
+
+    def _check_files(self, count: int, where: str) -> None:
+        """Raise ``UserError`` if ``count`` files, each one document, are too few to hold some of them out."""
+        share = self.corpus.heldout_fraction
+        if count >= FEWEST_DOCUMENTS and count * min(share, 1 - share) >= 1:
+            return
+        raise UserError(
+            f"{where}.options.paths has too few files ({count}), each one document, to train on 2 and hold out 2 with"
+            f" config.corpus.heldout_fraction={share}: cut them into documents of some pages with"
+            f" --{where}.options.document_boundary=pages (or blank_line, line), or add files"
+        )
 
     def check_made(self) -> None:
         """Raise ``UserError`` unless vocabulary and corpus exist.

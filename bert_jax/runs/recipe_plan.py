@@ -23,7 +23,7 @@ from bert_jax.planning.largest_micro_batch import LargestMicroBatch, largest_mic
 from bert_jax.planning.plan import Change, Machine, Plan, make
 from bert_jax.planning.smallest_change import smallest_change
 from bert_jax.program import Note, size
-from bert_jax.recipes import recipes
+from bert_jax.recipes import key_names, recipes
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.runs.inputs import read_initial
 from bert_jax.runs.models_read import check_vocabularies
@@ -148,6 +148,11 @@ class PretrainingRecipe:
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> PretrainingRecipe:
         """Return the recipe. Raises ``UserError`` for a wrong key or value, or if it is a recipe for fine-tuning."""
+        if key_names.is_finetuning(config):
+            raise UserError(
+                "this recipe is one for fine-tuning, which plan does not compile; a step takes about as long as a step of "
+                "as many texts of --config=continue --init=DIR: --config.phases.phase1.batch_size=N and .max_length=N"
+            )
         settings = PretrainingSettings.of(config)
         for phase in settings.experiment.phases.phases:
             if len(members := settings.members[phase.kind]) > 1:
@@ -159,7 +164,8 @@ class PretrainingRecipe:
                 where = f"config.phases.{phase.kind}"
                 raise UserError(
                     f"{where}.num_epochs is {phase.num_epochs:g}; plan reads no text and cannot count an epoch; add "
-                    f"--{where}.num_tokens=N or --{where}.num_steps=N"
+                    f"--{where}.num_tokens=N, {phase.num_epochs:g} x the tokens of the text (1.3 a word), or "
+                    f"--{where}.num_steps=N"
                 )
         return cls(settings)
 

@@ -176,6 +176,9 @@ def say_what_is_unused() -> None:
       UserError: ``JAX_PLATFORMS`` asks for a card, and JAX finds none.
     """
     driver, asked = find_driver(), os.environ.get("JAX_PLATFORMS", "")
+    # Said before JAX looks at the card, because JAX itself prints pages where it finds too little memory.
+    if driver and (found := held(driver)) and why_unused(driver).startswith(found):
+        say(f"{found}: this run may find too little of it")
     with _heard() as records:
         try:
             backend = jax.default_backend()
@@ -187,14 +190,13 @@ def say_what_is_unused() -> None:
             raise
     said = next((first_line(r.exc_info[1]) for r in records if r.exc_info and r.exc_info[1]), "")
     if backend != "cpu":
-        if driver and (found := held(driver)):
-            say(f"{found}: this run may find too little of it")
-    elif asked.partition(",")[0] in ("cuda", "gpu"):
+        return
+    if asked.partition(",")[0] in ("cuda", "gpu"):
         why = (
             why_unused(driver, said)
             if driver
             else f"there is neither nvidia-smi nor a device file; to use the CPU unset it, {_IN_A_CONTAINER}"
         )
         raise UserError(f"JAX_PLATFORMS={asked} asks for an NVIDIA card, and JAX finds none: {why}")
-    elif driver and not asked:
+    if driver and not asked:
         say(f"on the CPU, although this machine has {driver}: {why_unused(driver, said)}")

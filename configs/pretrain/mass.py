@@ -37,4 +37,5 @@ def get_config(size: str = "base") -> ConfigDict:
     )
     config.schedule = ConfigDict({"name": "linear", "peak_learning_rate": 5e-4, "warmup_steps": 10_000})
     config.export = False
+    config.examples = None  # a model that writes goes on with held-out text
     return config

@@ -77,6 +77,17 @@ def test_a_card_that_jax_does_not_use_is_a_note(capsys, monkeypatch, tmp_path) -
     assert found["nvidia"]["found"] == "Tesla T4 (13.67 GiB of 15.00 GiB in use); driver 535.1"
     assert found["nvidia"]["advice"].startswith("jax does not use it: CUDA_VISIBLE_DEVICES='' hides the card")
     assert found["products"]["found"] == "a large product fails: MemoryError: no room"
+    full = """print('["gpu", 1, "NVIDIA H200", 1e11]', flush=True)
+class XlaRuntimeError(RuntimeError): pass
+error = XlaRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.\\nFree: 0")
+error.add_note("For simplicity, JAX has removed its internal frames from the traceback of the following exception.")
+raise error"""
+    monkeypatch.setattr(doctor, "_QUERY", full)
+    code, found = examined(capsys)
+    assert (code, found["products"]["verdict"]) == (1, "bad")
+    assert found["products"]["found"].endswith("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.")
+    assert run(["doctor"]) == 1
+    assert capsys.readouterr().out.endswith("verdict: training cannot start: products\n")
     slow = 'print(\'["gpu", 1, "Tesla T4", null]\'); print(\'[{"bfloat16": 4e12, "float32": 8e12}, {}]\')'
     monkeypatch.setattr(doctor, "_QUERY", slow)
     _, found = examined(capsys)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import bert_jax
-from bert_jax.cli import main, tokenize
+from bert_jax.cli import main, pretrain, tokenize
 from bert_jax.errors import UserError
+from bert_jax.program import program
 
 ROOT = Path(bert_jax.__file__).resolve().parent.parent
 
@@ -55,6 +56,11 @@ def test_version(capsys):
     [
         (["vocab", "--config=quickstart"], "--output"),  # a missing flag
         (["vocab", "--config=quickstart", "--output=v", "--outptu=3"], "did you mean '--output'?"),
+        (["vocab", "--config=quickstart", "--outptu=v"], "did you mean '--output'?"),
+        (["pretrain", "--config=quickstart", "--workdir=r", "--lr=1"], "argument '--lr=1'; here it is --learning_rate"),
+        (["export", "--workdir=r", "--format=onnx"], "here it is --as"),
+        (["finetune", "--config=glue", "--workdir=r", "--epoch=1"], "did you mean '--epochs'?"),
+        (["pretrain", "quickstart"], "did you mean --config=quickstart?"),
         (["vocab", "--config=quickstart", "--output=v", "--config.seed"], "--config.seed=VALUE"),
         (["vocab", "--config=quickstart", "--output=v", "--config.corpora.path=x"], "did you mean 'corpus'?"),
         (["vocab", "--config=quickstart", "--output=v", "--config.vocab.sise=9"], "did you mean 'size'?"),
@@ -76,6 +82,13 @@ def test_bad_input_is_one_line_that_says_what_to_do(capsys, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     assert said in error_of(capsys, *argv)
     assert not list(tmp_path.iterdir()), "something was left half-written"
+
+
+def test_a_file_named_without_its_ending_is_found(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipe.py").write_text("")
+    error = error_of(capsys, "pretrain", "--config=recipe", "--workdir=r")
+    assert "the file of that name is --config=recipe.py" in error
 
 
 def test_the_traceback_can_be_asked_for(capsys, monkeypatch):
@@ -140,6 +153,20 @@ def test_an_interrupt_has_the_shells_exit_code(monkeypatch):
     assert main.run(["tokenize", "--vocab=v", "a"]) == 130
 
 
+def test_an_interrupt_says_what_is_kept(tmp_path, monkeypatch, capsys):
+    def interrupt(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pretrain, "run", interrupt)
+    command = ["pretrain", "--config=quickstart", f"--workdir={tmp_path / 'run'}"]
+    assert main.run(command) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "vocab.txt").touch()
+    assert main.run(command) == 130
+    assert capsys.readouterr().err == f"interrupted; {tmp_path}/run keeps what is done, and the same command goes on\n"
+
+
 def test_a_bug_is_not_disguised(monkeypatch):
     def fail(arguments):
         raise ZeroDivisionError
@@ -191,3 +218,23 @@ def test_paths_and_texts_that_cannot_be_read_are_one_line(tmp_path, capsys, argu
     assert error.startswith("error: ")
     assert "\n" not in error
     assert filled(expected) in error
+
+
+@pytest.mark.parametrize(
+    ("python", "on_path", "said"),
+    [
+        ("work/.venv/bin/python3", "", ".venv/bin/python3 -m bert_jax"),
+        ("opt/bin/python3", "", "{}/opt/bin/python3 -m bert_jax"),
+        ("opt/bin/python3", "opt/bin", "python3 -m bert_jax"),
+        ("opt/bin/python3", "other", "{}/opt/bin/python3 -m bert_jax"),
+    ],
+)
+def test_a_command_can_be_typed_where_it_was_shown(tmp_path, monkeypatch, python, on_path, said):
+    for file in (python, "other/python3"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch(0o755)
+    (tmp_path / "work").mkdir(exist_ok=True)
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("PATH", str(tmp_path / on_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / python))
+    assert program() == said.format(tmp_path)

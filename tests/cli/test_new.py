@@ -72,7 +72,8 @@ def test_each_recipe_makes_a_folder_whose_commands_can_be_typed(recipe, tmp_path
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["there"], "there exists already; give another name"),
+        (["there"], "there has recipe.py already; give another name"),
+        (["there/recipe.py"], "there/recipe.py exists already, and is no folder"),
         (["mine", "--from=classification"], "is one for fine-tuning; name one for pretraining"),
         (["mine", "--from=continue:replay"], "mixes several texts"),
         (["mine", "--from=other.py"], "is a file; copy it"),
@@ -83,9 +84,22 @@ def test_each_recipe_makes_a_folder_whose_commands_can_be_typed(recipe, tmp_path
 def test_what_is_refused_leaves_nothing(flags, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "recipe.py").write_text("mine")
     assert main.run(["new", *flags]) == 2
     assert message in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+    assert [path.name for path in tmp_path.rglob("*")] == ["there", "recipe.py"]
+
+
+def test_a_folder_that_is_there_is_taken(tmp_path, monkeypatch, capsys):
+    place = tmp_path / "novels"
+    (place / "text").mkdir(parents=True)
+    (place / "text" / "a.txt").write_text("Text.")
+    monkeypatch.chdir(place)
+    assert new(".")
+    assert "put .txt files into text, then follow README.md" in capsys.readouterr().out
+    assert (place / "README.md").read_text().startswith("# novels\n")
+    assert (place / "text" / "a.txt").read_text() == "Text."
+    assert recipes.load("recipe.py")
 
 
 @pytest.mark.heavy

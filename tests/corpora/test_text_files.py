@@ -69,6 +69,21 @@ def test_a_title_of_wikitext_begins_a_document(tmp_path):
     cut_everywhere(source, len(text.encode()) + 9)
 
 
+def test_a_book_becomes_documents_of_some_pages(tmp_path):
+    paragraphs = [f"Paragraph {i}. {'It goes on and on. ' * 50}" for i in range(40)]
+    (tmp_path / "a.txt").write_text("\n\n".join(paragraphs))
+    (tmp_path / "b.txt").write_text("Short.\n\nToo.")
+    source = Source(paths=(f"{tmp_path}/*",), document_boundary="pages")
+    found = documents(source)
+    *whole, rest, short = (sum(map(len, sentences)) for sentences in found.values())
+    assert len(whole) == 3
+    assert all(10_000 <= length < 11_000 for length in whole)
+    assert 0 < rest < 10_000
+    assert short == len("Short.Too.")
+    joined = [sentence for document in found.values() for sentence in document]
+    assert joined == [s for d in documents(Source(paths=source.paths)).values() for s in d]
+
+
 @pytest.mark.parametrize("boundary", ["file", "blank_line"])
 def test_compressed_files_give_the_same_documents(tmp_path, boundary):
     text = ("A sentence. " * 500 + "\n\n") * 60  # more than a block

@@ -41,7 +41,7 @@ def test_is_named_before_a_compile(name):
 
 
 def test_recipes_of_fine_tuning_are_refused():
-    with pytest.raises(UserError, match=r"one for fine-tuning .*configs/pretrain"):
+    with pytest.raises(UserError, match=r"one for fine-tuning.*--config=continue --init=DIR"):
         plan({"task": {"name": "classification"}}, PlanRequest("cpu:8"), print)
 
 

@@ -63,6 +63,17 @@ def test_the_next_command_of_what_does_not_fit_is_a_larger_machine(plan: Plan) -
     assert [topologies.parse(name).next_larger() for name in ("v5e:16x16", "cpu:8")] == [None, "cpu:16"]
 
 
+def test_a_run_of_years_is_not_the_next_command(plan: Plan) -> None:
+    [phase] = plan.phases
+    prediction = dataclasses.replace(phase.prediction, seconds=4e8 / phase.phase.num_steps)
+    years = dataclasses.replace(plan, phases=(dataclasses.replace(phase, prediction=prediction),))
+    line = page.next_command(on(years, "cpu:1"), ["--config=r"], "r")
+    assert line.startswith("next: a larger machine or a smaller recipe, for 12 y 249 d is long: ")
+    assert "plan --config=r --topology=h100:1" in line
+    on_tpu = dataclasses.replace(on(years, "v5e:4x4"), chip=dataclasses.replace(plan.chip, platform="tpu"))
+    assert "--topology=v5e:4x8" in page.next_command(on_tpu, ["--config=r"], "r")
+
+
 @pytest.mark.parametrize(
     ("recipe", "name"),
     [("bert_large", "bert_large"), ("roberta:large", "roberta-large"), ("configs/pretrain/mine.py:x", "mine-x")],

@@ -49,7 +49,17 @@ BAD_RECIPES = {
     ),
     "few files": (
         {"corpus": {"source": "text_files", "options": {"paths": (__file__,)}}},
-        "config.corpus.options.paths has too few files (1), each one document; at least 4 are needed",
+        "config.corpus.options.paths has too few files (1), each one document, to train on 2 and hold out 2",
+    ),
+    "few files to hold out": (
+        {
+            "corpus": {
+                "source": "text_files",
+                "options": {"paths": (str(Path(__file__).with_name("*.py")),)},
+                "heldout_fraction": 0.01,
+            }
+        },
+        "cut them into documents of some pages with --config.corpus.options.document_boundary=pages",
     ),
     "strategy": ({"objective": {"masking": {"strategy": "span"}}}, "there is no strategy 'span' in bert_jax.rows"),
     "unit": (

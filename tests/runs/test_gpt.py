@@ -182,7 +182,7 @@ def test_words_to_tag_stand_before_the_end_token(kind: str) -> None:
 def test_pairs_and_masks_of_a_gpt_are_refused(
     tmp_path: Path, one_device: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(bert_jax.UserError, match="no size 'huge'; there are small, medium, large, xl"):
+    with pytest.raises(bert_jax.UserError, match="no size 'huge'; there are tiny, small, medium, large, xl"):
         recipes.load("gpt2:huge")
     write(tmp_path, FORMS["gpt2"][1]())
     assert run(["tokenize", f"--vocab={tmp_path}", "a", "b"]) == 2

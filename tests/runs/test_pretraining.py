@@ -361,7 +361,7 @@ def test_a_part_with_too_little_to_hold_out_is_named(tmp_path: Path, text: Path,
     assert pretrain(tmp_path, recipe) == 2
     error = capsys.readouterr().err
     assert "old has 60 documents with text" in error
-    assert "--config.corpus.parts.old.options.document_boundary: blank_line, line, title" in error
+    assert "--config.corpus.parts.old.options.document_boundary=pages" in error
 
 
 @on_one_device

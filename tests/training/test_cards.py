@@ -107,9 +107,27 @@ def test_a_run_says_it_first(machine, monkeypatch, capsys):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     cards.say_what_is_unused()
     assert capsys.readouterr().err == ""
+
+
+def test_memory_that_others_hold_is_said_before_jax_prints_pages(machine, tmp_path, monkeypatch, capsys):
+    def backend() -> str:
+        print("pages of the allocator", file=sys.stderr)
+        return "gpu"
+
     machine("NVIDIA H100 80GB HBM3, {driver}, 81559, 60000")
+    install(tmp_path, "jax-cuda12-plugin")
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(cards, "_PLUGINS", ("jax-cuda12-plugin",))
+    monkeypatch.setattr(cards.ctypes, "CDLL", lambda name: None)
+    monkeypatch.setattr(jax, "default_backend", backend)
     cards.say_what_is_unused()
-    assert capsys.readouterr().err.endswith("(nvidia-smi lists them): this run may find too little of it\n")
+    first, pages = capsys.readouterr().err.splitlines()
+    assert first.startswith("other programs hold the memory of NVIDIA H100 80GB HBM3 (58.59 GiB of 79.65 GiB in use)")
+    assert first.endswith("(nvidia-smi lists them): this run may find too little of it")
+    assert pages == "pages of the allocator"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    cards.say_what_is_unused()
+    assert capsys.readouterr().err == "pages of the allocator\n"
 
 
 def test_what_jax_says_is_kept_off_the_screen_and_told_in_our_line(machine, tmp_path, monkeypatch, capsys, caplog):

@@ -141,10 +141,11 @@ class LmHead(heads.LmHead):
         return {self.logits: constrain(logits, "batch", None, "vocab")}
 
 
-# Radford et al. 2019, table 2. The repository openai/gpt-2 calls them 124M, 355M, 774M and 1558M.
+# Radford et al. 2019, table 2. The repository openai/gpt-2 calls them 124M, 355M, 774M and 1558M. Tiny is our own.
 SIZES: dict[str, dict[str, int]] = {
     "small": size_of(12, 768, 12),
     "medium": size_of(24, 1024, 16),
     "large": size_of(36, 1280, 20),
     "xl": size_of(48, 1600, 25),
+    "tiny": size_of(4, 128, 2),
 }
