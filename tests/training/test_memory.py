@@ -261,7 +261,7 @@ def test_a_skipped_step_leaves_every_lane_empty(text: Text) -> None:
 def test_runs_that_cannot_hand_memory_on_are_refused(text: Text) -> None:
     task, of = task_of(text), experiment_of()
     check_memory(task, of, has_parts=False)
-    with pytest.raises(UserError, match=r"config.corpus.parts is a mixture, .* memory_length to 0, or give one corpus"):
+    with pytest.raises(UserError, match=r"config.corpus.parts is a mixture, .*memory_length to 0, or give one corpus"):
         check_memory(task, of, has_parts=True)
     rolls = dataclasses.replace(of, training=dataclasses.replace(of.training, on_spike="roll_back"))
     with pytest.raises(UserError, match="on_spike is 'roll_back', which skips batches, .* set it to 'warn'"):
