@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.parts import catalogue
 from bert_jax.rows import packing, random, units
 from bert_jax.rows.interfaces import BERT_AROUND, Ints, Records, Split, TokenFacts
-from bert_jax.rows.masking import mask_rows, span_boundaries
+from bert_jax.rows.masking import DRAWS, draws, mask_rows, span_boundaries
 from bert_jax.rows.plan_cache import PlanCache
 from bert_jax.rows.rows_config import RowsConfig
 from bert_jax.task import Bucket, RowSource
@@ -218,6 +218,8 @@ class SequenceRows(RowSource):
         features = mask_rows(rows, keys, masking, self._facts, predictions, self._sample)
         if self._config.boundaries:
             features |= span_boundaries(features, rows.is_text)
+        if DRAWS in self._config.fields:
+            features[DRAWS] = draws(keys, width)
         return {**features, "token_type_ids": rows.token_type_ids, "attention_mask": rows.attention_mask}
 
     def _pack(self, records: Records, sizes: Ints, keys: random.Bits) -> dict[str, np.ndarray]:
