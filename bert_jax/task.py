@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
-from bert_jax.records import Batch, BatchSpec, Sum
+from bert_jax.records import Batch, BatchSpec, Feature, Sum
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,11 +32,13 @@ class Variables(NamedTuple):
 class Losses(NamedTuple):
     """The losses and metrics of one (micro-)batch, as sums and counts.
 
-    The metric "tokens" is required: tokens per second are computed from it.
+    The metric "tokens" is required: tokens per second are computed from it. ``memory`` has the arrays [B, ...] that
+    ``BatchTask.memory`` declares, as the next batch reads them.
     """
 
     terms: dict[str, Sum]
     metrics: dict[str, Sum]
+    memory: Mapping[str, Any] = {}
 
 
 Measure: TypeAlias = "Callable[[Mapping[str, Any], Batch], Sum]"  # a function of a model's outputs and its batch
@@ -139,6 +141,14 @@ class RowSource(abc.ABC):
         """Begin to plan ``epoch`` in the background. A source without plans does nothing."""
         del epoch
 
+    def for_batches(self, batch_size: int) -> RowSource:
+        """Return the same rows, dealt for batches of ``batch_size`` rows; by default the source itself.
+
+        A source of lanes (``rows.lanes``) deals the rows of a batch to the lanes of a text.
+        """
+        del batch_size
+        return self
+
     @abc.abstractmethod
     def rows(self, epochs: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
         """Return the rows ``indices`` [n] of ``epochs`` [n] as arrays with a leading axis n.
@@ -165,6 +175,10 @@ class BatchTask(Protocol):
     # these keep their bits, and so does their state in the optimizer: no momentum moves them, nothing decays, and no
     # count goes on.
     trains: frozenset[str] | None
+    # Arrays of a row that one batch hands on to the next: name -> shape and dtype without the axis B. A step adds them
+    # to its batch under these names, zeros in rows whose feature ``lane_starts`` [B] is 1, and keeps what ``loss``
+    # returns as ``Losses.memory``. They have no gradient. {} for most tasks.
+    memory: Mapping[str, Feature]
 
     def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
         """Run the forward pass and return the losses. Their counts have to follow from the batch alone.
@@ -255,6 +269,7 @@ class SingleTask:
 
     heldout_parts: tuple[str, ...]  # names of the parts of the held-out rows; ("",) if there is only one
     trains: frozenset[str] | None = None
+    memory: Mapping[str, Feature] = {}
 
     def of(self, kind: str) -> Self:
         del kind

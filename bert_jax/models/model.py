@@ -120,7 +120,8 @@ class Model(nn.Module):
           rng: the randomness of dropout. If None, there is no dropout.
 
         Returns:
-          ``sequence`` [B, L, D] and the outputs that the parts add.
+          ``sequence`` [B, L, D], the outputs that the parts add and, if the batch has them, the encoder's arrays of
+          memory.
         """
         *rows, length = batch["input_ids"].shape
         if len(rows) == 2:
@@ -136,6 +137,7 @@ class Model(nn.Module):
         if not self.trains_encoder:
             encoding = jax.lax.stop_gradient(encoding)
         outputs = {name: x for name, x in encoding._asdict().items() if x is not None}
+        outputs |= outputs.pop("past", {})
         for part in self.parts:
             outputs |= getattr(self, part.name)(outputs, batch, rng)
         return {name: x for name, x in outputs.items() if name not in ("word_embeddings", "hidden")}

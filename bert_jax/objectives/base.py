@@ -25,6 +25,7 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.model import EncoderPart, Model, Part, encoder_file, heads_of
 from bert_jax.objectives.frozen import Frozen
+from bert_jax.objectives.memory import check_memory, lanes_read, memory_of
 from bert_jax.objectives.reading import ALWAYS, Functions, features_read, with_attention
 from bert_jax.objectives.setting import ROW_KEYS
 from bert_jax.objectives.setting import Config as Config
@@ -110,12 +111,13 @@ class PretrainingObjective(SingleTask, abc.ABC):
         self.given = Frozen(frozen, [part.name for part in self.parts], catalogue.display_name(self.name))
         self._check_model(model)
         model.check_lengths(setting.max_lengths)
-        self.dtype = model.dtype
+        self.dtype, self.memory = model.dtype, memory_of(model)
         self._rows = {kind: self._with_features(self._rows_of(kind)) for kind in setting.max_lengths}
         self._heldout = {kind: self._heldout_of(rows) for kind, rows in self._rows.items()}
         self.batch_specs = {name: spec for rows in self._rows.values() for name, spec in rows.batch_specs.items()}
         self.loss_weights = {name: term.weight for name, term in self._terms.items()}
         self._set_vocabulary(model.vocab_size)
+        check_memory(self)
 
     def with_text(self, corpus: Corpus | Mixture, tokenizer: Tokenizer, vocab_size: int | None = None) -> Self:
         """Return this objective with the text that it learns from; ``source`` and ``baselines`` need it.
@@ -267,7 +269,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
         own = None if type(self).forward is PretrainingObjective.forward else forward
         heads = {name for part in self.parts for head in heads_of(model, part) for name in head.reads}
         functions = Functions(self.inputs, self.derived, own, self.output_shapes)
-        needed = features_read(heads, functions, self._terms, spec)
+        needed = features_read(heads, functions, self._terms, spec) | lanes_read(self.memory, rows)
         if lacking := sorted(needed - spec.keys()):
             having = arrangements_with(lacking)
             begin = f"objective {self.name!r} needs {', '.join(lacking)}, which the arrangement {rows.arrangement!r}"
@@ -337,8 +339,9 @@ class PretrainingObjective(SingleTask, abc.ABC):
 
     def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
         batch = self.inputs(batch)
-        losses, metrics = measure_terms(self._terms, self.forward(self.given.by_name(variables), batch, rng), batch)
-        return Losses(losses, metrics | token_metrics(batch))
+        outputs = self.forward(self.given.by_name(variables), batch, rng)
+        losses, metrics, _ = measure_terms(self._terms, outputs, batch)
+        return Losses(losses, metrics | token_metrics(batch), {n: outputs[n] for n in self.memory if n in outputs})
 
     def outputs(self, variables: Variables, batch: Batch) -> dict[str, jax.Array]:
         return self.forward(self.given.by_name(variables), self.inputs(batch), None)
@@ -388,7 +391,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
         """Return the rows of an evaluation: the first ``num_rows`` of each held-out part, one part after another."""
         parts = []
         for name in self.heldout_parts if part is None else (part,):
-            source = self.source("eval", kind, 0, name)
+            source = self.source("eval", kind, 0, name).for_batches(self.setting.batch_sizes.get(kind, 1))
             indices = np.arange(min(num_rows, source.rows_per_epoch))
             parts.append(source.rows(np.zeros_like(indices), indices))
         return {name: np.concatenate([rows[name] for rows in parts]) for name in parts[0]}

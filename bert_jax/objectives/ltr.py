@@ -3,7 +3,8 @@
 The rows are ``[CLS] A [SEP] B [SEP]``, as ``mlm_nsp`` has them before masking, or rows of another arrangement. Every
 token after ``[CLS]`` is predicted from the tokens before it, and the model reads from left to right in fine-tuning too.
 With the tokenizer of a GPT, the arrangement is ``sentences``, and a row is text and the end token; each token but the
-first is predicted.
+first is predicted. With the arrangement ``streams`` a row goes on where another row ends; every token is predicted, and
+a model with memory sees the rows before.
 """
 
 from __future__ import annotations
@@ -48,12 +49,16 @@ class Objective(base.PretrainingObjective):
     def inputs(self, batch: Batch) -> Batch:
         """Return ``batch`` with the positions [B, L - 1] at which the next token is predicted (all but the last) added.
 
-        The labels and weights of the next tokens are added too.
+        The labels and weights of the next tokens are added too. If the rows go on in other rows (``next_ids`` [B]), the
+        token at the last position is predicted too, and the shapes are [B, L].
         """
-        ids = batch["input_ids"]
-        rows, length = ids.shape
-        positions = jnp.broadcast_to(jnp.arange(length - 1, dtype=jnp.int32)[None, :], (rows, length - 1))
-        next_tokens = {"next_token_labels": ids[:, 1:], "next_token_weights": next_token_weights(batch)}
+        ids, following = batch["input_ids"], batch.get("next_ids")
+        labels, weights = ids[:, 1:], next_token_weights(batch)
+        if following is not None:
+            labels = jnp.concatenate([labels, following[:, None]], axis=1)
+            weights = jnp.concatenate([weights, batch["row_weights"][:, None]], axis=1)
+        positions = jnp.broadcast_to(jnp.arange(labels.shape[1], dtype=jnp.int32)[None, :], labels.shape)
+        next_tokens = {"next_token_labels": labels, "next_token_weights": weights}
         return {**batch, "masked_positions": positions, **next_tokens}
 
     def masking(self, config: MaskingConfig, where: str) -> MaskingConfig:
@@ -67,7 +72,7 @@ class Objective(base.PretrainingObjective):
 
     def flops(self, spec: BatchSpec) -> float:
         length = spec["input_ids"].shape[0]
-        return self.setting.model.train_flops(length, length - 1)
+        return self.setting.model.train_flops(length, length if "next_ids" in spec else length - 1)
 
     def baselines(self, kind: str, num_rows: int, part: str | None = None) -> dict[str, float]:
         """Return baselines on the rows of the evaluation: cross-entropies of n-gram models, in nats per token."""

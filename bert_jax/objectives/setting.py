@@ -43,6 +43,7 @@ class Setting(NamedTuple):
       where: the path of the objective's keys in the recipe, for messages.
       teacher: the model of ``config.teacher``.
       shares: kind of batch -> the share of its rows from each part of a mixture, if the phase has its own shares.
+      batch_sizes: kind of batch -> the rows of a batch, on which the order of rows in lanes depends.
     """
 
     model: ModelConfig
@@ -55,3 +56,4 @@ class Setting(NamedTuple):
     teacher: Teacher | None = None
     heldout_masking: Mapping[str, Any] = {}
     shares: Mapping[str, Mapping[str, float]] = {}
+    batch_sizes: Mapping[str, int] = {}

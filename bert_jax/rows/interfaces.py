@@ -54,12 +54,12 @@ class Field(NamedTuple):
 
     Attributes:
       axis: "position" if the feature has a value for each of the L positions of a row, "prediction" for each of its P
-        predictions, "sequence" for each of its K sequences.
+        predictions, "sequence" for each of its K sequences, "row" if it has one value.
       is_place: whether the value is a position within the sequence; a packed row adds the position where the sequence
         begins.
     """
 
-    axis: Literal["position", "prediction", "sequence"]
+    axis: Literal["position", "prediction", "sequence", "row"]
     dtype: str = "int32"
     is_place: bool = False
 
@@ -73,6 +73,7 @@ class Rows(NamedTuple):
     is_text: Bools  # [n, L] neither special token nor padding
     lengths: Ints  # [n] number of tokens, special tokens included
     column: npt.NDArray[np.uint8] | None = None  # [n, L] the corpus column of the units, if units are in one
+    next_ids: Ids | None = None  # [n] the token after each row's last one, if the arrangement has this feature
 
 
 class Sentences(Protocol):
@@ -118,7 +119,8 @@ class Arrangement(Protocol):
       shortest: the number of tokens of the shortest sequence, special tokens included.
       record: the dtype of a sequence in a plan. Its first field is ``a_start``, at least 0, which is different for all
         sequences of an epoch, so every random draw for a sequence is keyed by it.
-      fields: the features of the axis "sequence".
+      fields: the features of the axes "sequence" and "row". If ``lane_starts`` (``rows.lanes``) is among them, the
+        sequences are one line: their order stays, every epoch reads the plan of epoch 0, and they are dealt in lanes.
     """
 
     version: ClassVar[int]
@@ -157,7 +159,7 @@ class Arrangement(Protocol):
         ...
 
     def labels(self, records: Records) -> dict[str, np.ndarray]:
-        """Return the values [n] of each feature in ``fields``."""
+        """Return the values [n] of each feature in ``fields`` of the axis "sequence"."""
         ...
 
 

@@ -51,7 +51,9 @@ class Batches:
 
     def __init__(self, sources: Mapping[int, RowSource], phases: Phases, share: Share):
         """``sources``: the row source of each phase, by the phase's index."""
-        self._sources, self._phases, self._share = sources, phases, share
+        sizes = [phase.batch_size for phase in phases.phases]
+        self._sources = {index: source.for_batches(sizes[index]) for index, source in sources.items()}
+        self._phases, self._share = phases, share
         self._prepared = (-1, -1)
 
     def __setstate__(self, state: dict[str, object]) -> None:

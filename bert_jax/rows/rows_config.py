@@ -15,6 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.parts import catalogue
 from bert_jax.records import BatchSpec, Feature
 from bert_jax.rows.interfaces import BERT_AROUND, Arrangement, Field, Limits
+from bert_jax.rows.lanes import LANE_STARTS
 from bert_jax.rows.masking import BOUNDARY_FIELDS, DRAWS, FIELDS, MaskingConfig
 from bert_jax.text.tokenizer import Tokenizer
 
@@ -65,6 +66,11 @@ class RowsConfig:
         check_fields(
             self, "config.objective", number, "max_pairs_per_row", sound=lambda value: value is None or value >= 1
         )
+        if self.in_lanes and self.packing != "none":
+            raise UserError(
+                f"config.objective.packing is {self.packing!r}, and a row of the arrangement {self.arrangement!r} goes "
+                "on where another row ends; set it to 'none'"
+            )
 
     @functools.cached_property
     def arranger(self) -> Arrangement:
@@ -80,6 +86,11 @@ class RowsConfig:
             )
         built = configuration.build(cls, options, "config.objective.arrangement_options")
         return built if self.around == BERT_AROUND else built.with_around(self.around)  # type: ignore[no-any-return]
+
+    @property
+    def in_lanes(self) -> bool:
+        """Return whether row b of a batch goes on where row b of the batch before it ended (``rows.lanes``)."""
+        return LANE_STARTS in self.arranger.fields
 
     def check_tokens(self, tokenizer: Tokenizer, where: str) -> None:
         """Raise ``UserError`` if rows need a token that ``tokenizer`` lacks. ``where``: the objective's key."""
@@ -153,8 +164,13 @@ class RowsConfig:
 
     def batch_spec(self, length: int | None = None) -> BatchSpec:
         """Return names, shapes and dtypes of the features of a row of ``length`` positions (default ``max_length``)."""
-        row = (length or self.max_length,)
-        shapes = {"position": row, "prediction": (self.predictions(length),), "sequence": (self.max_sequences,)}
+        row: tuple[int, ...] = (length or self.max_length,)
+        shapes = {
+            "position": row,
+            "prediction": (self.predictions(length),),
+            "sequence": (self.max_sequences,),
+            "row": (),
+        }
         own = {name: Feature(shapes[field.axis], field.dtype) for name, field in self.fields.items()}
         names = ("attention_mask", *(("position_ids", "sequence_ids") if self.packing == "packed" else ()))
         spec = own | {name: Feature(row, "int32") for name in names} | {"row_weights": Feature((), "float32")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import hashlib
@@ -13,8 +14,9 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.parts import catalogue
-from bert_jax.rows import packing, random, units
+from bert_jax.rows import lanes, packing, random, units
 from bert_jax.rows.interfaces import BERT_AROUND, Ints, Records, Split, TokenFacts
+from bert_jax.rows.lanes import LANE_STARTS
 from bert_jax.rows.masking import DRAWS, draws, mask_rows, span_boundaries
 from bert_jax.rows.plan_cache import PlanCache
 from bert_jax.rows.rows_config import RowsConfig
@@ -34,7 +36,12 @@ class SequenceRows(RowSource):
 
     If packing is "bucketed", row numbers count through the rows of the first bucket, then of the next, and all rows of
     one call of ``rows`` must be of one bucket.
+
+    If the arrangement has ``lane_starts``, the sequences stay in their order, which is the same in every epoch, and
+    ``for_batches`` deals them to the lanes of a batch; before, they are one lane.
     """
+
+    _lanes = 1
 
     def __init__(
         self,
@@ -65,7 +72,8 @@ class SequenceRows(RowSource):
     @property
     def rows_per_epoch(self) -> int:
         """Return the number of rows of every epoch, which is the number of rows in the plan of epoch 0."""
-        return sum(self._counts)
+        count = sum(self._counts)
+        return count - count % self._lanes
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -80,7 +88,23 @@ class SequenceRows(RowSource):
 
     def prepare(self, epoch: int) -> None:
         """Begin to plan an epoch in the background."""
-        self._plans.prepare(epoch)
+        if not self._config.in_lanes:
+            self._plans.prepare(epoch)
+
+    def for_batches(self, batch_size: int) -> SequenceRows:
+        """See ``RowSource``. Rows that fill no step of all lanes are left out, at the end of the text."""
+        if not self._config.in_lanes:
+            return self
+        count = sum(self._counts)
+        if count < batch_size:
+            raise UserError(
+                f"config.phases.{self._config.kind}.batch_size is {batch_size}, and each row of a batch reads its own "
+                f"part of the text, which has {count} rows of {self._config.max_length} tokens; take more text (of "
+                "held-out text with config.corpus.heldout_fraction), smaller batches or shorter rows"
+            )
+        other = copy.copy(self)
+        other._lanes = batch_size
+        return other
 
     def rows(self, epochs: np.ndarray, indices: np.ndarray) -> dict[str, np.ndarray]:
         """Return the features of ``batch_spec`` for rows ``indices`` [n] of ``epochs`` [n].
@@ -99,6 +123,8 @@ class SequenceRows(RowSource):
             features = self._mask(records, keys, length, self._config.predictions(length))
             features |= {name: values[:, None] for name, values in labels.items()}
         features["row_weights"] = np.ones(len(indices), np.float32)
+        if self._config.in_lanes:
+            features[LANE_STARTS] = lanes.starts(epochs, indices, self._lanes)
         return {name: features[name] for name in self._config.batch_spec(length)}
 
     # ---- Plans ----------------------------------------------------------------------------------------------------
@@ -171,7 +197,10 @@ class SequenceRows(RowSource):
             plan, ends = self._plan_of(epoch, bucket)
             count = len(plan if ends is None else ends)
             again, index = np.divmod(indices[which], count)
-            row = random.permute(self._key("order", epoch, bucket), index, count)
+            if self._config.in_lanes:
+                row = lanes.sequences(epoch, index, self._lanes, count // self._lanes)
+            else:
+                row = random.permute(self._key("order", epoch, bucket), index, count)
             if ends is not None:
                 begin = np.where(row > 0, ends[row - 1], 0)
                 sizes[which] = ends[row] - begin
@@ -188,7 +217,7 @@ class SequenceRows(RowSource):
 
     def _plan_of(self, epoch: int, bucket: int) -> tuple[Records, np.ndarray | None]:
         """Return the sequences of a bucket and, if rows are packed, the index after each row's last sequence."""
-        plan = self._plans.load(epoch)
+        plan = self._plans.load(0 if self._config.in_lanes else epoch)
         if self._config.packing == "bucketed":
             name = _bucket_name(self._config.lengths[bucket])
             # A bucket with few sequences may have none in another epoch.
@@ -220,6 +249,8 @@ class SequenceRows(RowSource):
             features |= span_boundaries(features, rows.is_text)
         if DRAWS in self._config.fields:
             features[DRAWS] = draws(keys, width)
+        if rows.next_ids is not None:
+            features["next_ids"] = rows.next_ids
         return {**features, "token_type_ids": rows.token_type_ids, "attention_mask": rows.attention_mask}
 
     def _pack(self, records: Records, sizes: Ints, keys: random.Bits) -> dict[str, np.ndarray]:

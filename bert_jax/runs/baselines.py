@@ -108,7 +108,7 @@ def _unknown_share(task: PretrainingObjective | SeveralObjectives, kind: str, nu
 def _of_phase(task: PretrainingObjective | SeveralObjectives, phases: Phases, index: int) -> dict[str, float]:
     """Return the share of the most common label of each classification in the first rows that a phase trains on."""
     phase = phases.phases[index]
-    source = task.source("train", phase.kind, index)
+    source = task.source("train", phase.kind, index).for_batches(phase.batch_size)
     first = sum(one.num_steps for one in phases.phases[:index])
     counts: dict[str, np.ndarray] = {}
     for number in range(min(phase.num_steps, -(-_TRAIN_ROWS // phase.batch_size))):

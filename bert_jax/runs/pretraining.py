@@ -136,6 +136,7 @@ class Pretraining(Prepared):
                 teacher=teacher_in_run(settings.teacher, self._teacher, of_own, lengths),
                 heldout_masking=self._heldout_masking(chosen),
                 shares=self._shares(chosen),
+                batch_sizes={phase.kind: phase.batch_size for phase in phases},
             )
             objective: PretrainingObjective = module.Objective(config, setting)
             own_parts.check_objective(objective)

@@ -287,7 +287,7 @@ class ExampleTask(SingleTask, abc.ABC):
         return Variables(trained, frozen | (self.lessons.frozen if self.lessons else {}))
 
     def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
-        losses, metrics = measure_terms(self._terms, self.forward(variables, batch, rng), batch)
+        losses, metrics, _ = measure_terms(self._terms, self.forward(variables, batch, rng), batch)
         return Losses(losses, metrics | token_metrics(batch))
 
     def outputs(self, variables: Variables, batch: Batch) -> dict[str, jax.Array]:

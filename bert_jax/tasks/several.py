@@ -84,7 +84,7 @@ class Member(SingleTask):
         return Variables(params, frozen)
 
     def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
-        terms, metrics = self.task.loss(self._own(variables), batch, rng)
+        terms, metrics, _ = self.task.loss(self._own(variables), batch, rng)
         tokens = {"tokens": metrics.pop("tokens")}
         return Losses(self._named(terms), self._named(metrics) | tokens)
 

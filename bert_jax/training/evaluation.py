@@ -15,8 +15,10 @@ from jax.sharding import Mesh
 
 from bert_jax.records import Batch, Sum
 from bert_jax.rows.phases import Phase
-from bert_jax.task import BatchTask, Task, is_weight, summary_of
+from bert_jax.task import BatchTask, RowSource, Task, is_weight, summary_of
+from bert_jax.training import lanes
 from bert_jax.training.forward import Forward
+from bert_jax.training.lanes import Memory
 from bert_jax.training.mesh import unbox
 from bert_jax.training.step import make_eval_step
 
@@ -82,7 +84,8 @@ class Evaluation:
 
         def forward(kind: str) -> Callable[..., Any]:
             def blank(batch: Batch, *_: Any) -> Any:
-                sums, outputs = jax.eval_shape(self._step(kind), *shapes, batch)
+                given = {**batch, **self._memory(kind)}
+                (sums, outputs), _ = jax.eval_shape(self._step(kind), *shapes, given)
                 found = {name: Sum(values.setdefault(name, 0.01 * len(values)), 1.0) for name in sums}
                 return found, jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), outputs)
 
@@ -107,8 +110,14 @@ class Evaluation:
         return self._steps[key]
 
     def _forward(self, kind: str) -> Callable[..., Any]:
-        """Return the function of a batch, ``params`` and ``frozen`` that runs the eval step on rows of ``kind``."""
-        return Forward(self._step(kind), self._mesh)
+        """Return the function of a batch, ``params`` and ``frozen`` that runs the eval step on rows of ``kind``.
+
+        Its memory is empty at first.
+        """
+        return Forward(self._step(kind), self._mesh, memory=self._memory(kind))
+
+    def _memory(self, kind: str) -> Memory:
+        return lanes.shapes(self._task.reader(kind, self._now).memory, self._phase.batch_size)
 
     def read(self, part: str, params: Any, frozen: Any) -> tuple[dict[str, Sum], Outputs]:
         """Return the metric sums over the rows of a part, and the part's ``gathered_outputs``, on every host.
@@ -128,15 +137,17 @@ class Evaluation:
         return totals, {name: np.concatenate([outputs[name] for outputs in gathered]) for name in gathered[0]}
 
     def _rows_of(self, part: str) -> int:
-        return min(self._num_rows, self._task.source("eval", self._kind_of(part), 0, part).rows_per_epoch)
+        return min(self._num_rows, self._source(part).rows_per_epoch)
+
+    def _source(self, part: str) -> RowSource:
+        return self._task.source("eval", self._kind_of(part), 0, part).for_batches(self._phase.batch_size)
 
     def _batches(self, part: str) -> Iterator[tuple[Batch, int]]:
         """Yield the first held-out rows of a part as (batch, number of real rows in it).
 
         Rows that only fill up the last batch have weight 0.
         """
-        phase = self._phase
-        source = self._task.source("eval", self._kind_of(part), 0, part)
+        phase, source = self._phase, self._source(part)
         total = min(self._num_rows, source.rows_per_epoch)
         for start in range(0, total, phase.batch_size):
             indices = np.arange(start, start + phase.batch_size)

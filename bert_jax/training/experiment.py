@@ -21,7 +21,7 @@ from bert_jax.reporting.profiled_steps import ProfiledSteps
 from bert_jax.rows.loader import LoaderConfig
 from bert_jax.rows.phases import Phase, Phases, steps_per_epoch
 from bert_jax.task import Task
-from bert_jax.training import layer_rates, trained
+from bert_jax.training import lanes, layer_rates, trained
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers.base import Rule
@@ -139,7 +139,7 @@ class Experiment:
     def steps_per_epoch(self, task: Task, index: int) -> float:
         """Return the steps of the phase ``index`` that read every row once."""
         phase = self.phases.phases[index]
-        source = task.source("train", phase.kind, index)
+        source = task.source("train", phase.kind, index).for_batches(phase.batch_size)
         return steps_per_epoch(source.rows_per_epoch, source.buckets, phase.batch_size)
 
     @property
@@ -174,7 +174,8 @@ class Experiment:
         return optax.join_schedules(parts, starts[1:-1])
 
     def initial_state(self, task: Task, mesh: Mesh) -> InitialState:
-        return InitialState(task, trained.transformation(task, self.optimizer), mesh, self.mesh.weight_update)
+        memory = lanes.of_run(task, self.phases)
+        return InitialState(task, trained.transformation(task, self.optimizer), mesh, self.mesh.weight_update, memory)
 
     def jitted_step(self, task: Task, kind: str, phase: Phase, state: TrainState) -> Any:
         """Return the jitted train step of a kind of batch in ``phase``. The loop and every plan compile this function.

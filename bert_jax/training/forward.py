@@ -15,7 +15,9 @@ from jax.sharding import Mesh
 
 from bert_jax.records import Batch
 from bert_jax.rows.example_rows import EncodedRows, padded_length
+from bert_jax.training import lanes
 from bert_jax.training import mesh as meshes
+from bert_jax.training.lanes import Memory
 
 
 class Forward:
@@ -23,14 +25,20 @@ class Forward:
 
     ``rows`` makes batches of encoded rows and pads each as ``padded_length`` says. A call takes a batch as it is: in
     evaluation and ``predict``, ``tasks.base`` pads all rows of a split to one length, a multiple of 8.
+
+    If there is memory, a call adds it to the batch, and the function returns (results, new memory), which the next call
+    adds.
     """
 
-    def __init__(self, function: Callable[..., Any], mesh: Mesh, batch_size: int = 0):
+    def __init__(self, function: Callable[..., Any], mesh: Mesh, batch_size: int = 0, memory: Memory | None = None):
         """
         Args:
           function: a jitted function of variables of a model and a batch, which returns a tree of arrays.
           batch_size: the most rows of a batch of ``rows``, rounded up to a multiple of the devices that share rows.
+          memory: the shapes of the arrays that one call hands on to the next; {} if the function returns memory of no
+            arrays, None if it returns none at all.
         """
+        self._memory = None if memory is None else lanes.empty(memory, mesh)
         self._function, self._mesh, self._share = function, mesh, meshes.share_of(mesh)
         self._batch_size = -(-batch_size // self._share.count) * self._share.count
 
@@ -39,7 +47,10 @@ class Forward:
         mine = self._share.rows(len(next(iter(batch.values()))))
         with meshes.activations(self._mesh):
             placed = meshes.to_devices({name: value[mine] for name, value in batch.items()}, self._mesh)
-            return _to_host(self._function(*variables, placed))
+            if self._memory is None:
+                return _to_host(self._function(*variables, placed))
+            found, self._memory = self._function(*variables, {**placed, **self._memory})
+            return _to_host(found)
 
     def rows(
         self, rows: EncodedRows, max_length: int, *variables: Any

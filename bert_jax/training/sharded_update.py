@@ -22,8 +22,8 @@ from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import ROWS, WeightUpdate
 from bert_jax.training.trained import part_of
 
-# (params, frozen, batch, rng) -> (gradients, loss, metrics); metrics are sums over the batch
-Gradients = Callable[..., tuple[Any, jax.Array, Any]]
+# (params, frozen, batch, rng) -> (gradients, loss, metrics, memory); metrics are sums over the batch, memory has rows
+Gradients = Callable[..., tuple[Any, jax.Array, Any, Any]]
 
 
 def unsplit(task: Task, mesh: Mesh, weight_update: WeightUpdate, split: bool) -> list[str]:
@@ -44,7 +44,8 @@ def over_rows(
     The rows' losses must not depend on each other.
 
     Args:
-      gradients: a function that is given whole parameters and rows of a batch; it returns sums over these rows.
+      gradients: a function that is given whole parameters and rows of a batch; it returns sums over these rows, and
+        the memory of these rows.
       shardings: the placement of the parameters, and so of the gradients.
       trains: the parts of the parameters that have gradients (``Task.trains``).
       compute_dtype: the dtype in which the model reads its matrices.
@@ -69,13 +70,13 @@ def over_rows(
 
     def local(params: Any, frozen: Any, batch: Any, rng: RowRng) -> Any:
         parameters = jax.tree.map(whole, params, specs)
-        grads, loss, metrics = gradients(parameters, frozen, batch, rng)
+        grads, loss, metrics, memory = gradients(parameters, frozen, batch, rng)
         own, places = part_of(params, trains), part_of(specs, trains)
-        return jax.tree.map(add_up, grads, own, places), *jax.lax.psum((loss, metrics), ROWS)
+        return jax.tree.map(add_up, grads, own, places), *jax.lax.psum((loss, metrics), ROWS), memory
 
     rows = P(ROWS)
     keys = RowRng(P(), rows)  # type: ignore[arg-type]
     inputs = (specs, P(), rows, keys)
     return jax.shard_map(  # type: ignore[no-any-return]
-        local, mesh=mesh, in_specs=inputs, out_specs=(part_of(specs, trains), P(), P()), check_vma=False
+        local, mesh=mesh, in_specs=inputs, out_specs=(part_of(specs, trains), P(), P(), rows), check_vma=False
     )

@@ -17,6 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.records import Batch, Sum
 from bert_jax.task import Task, Variables, needs_whole_batches, tasks_of, total_metric
 from bert_jax.training import mesh as meshes
+from bert_jax.training.lanes import Memory
 from bert_jax.training.mesh import WeightUpdate
 
 LAST = 256  # the number of skipped steps that a state remembers; read them at least once in this many steps
@@ -54,6 +55,8 @@ class TrainState:
     opt_state: Any
     metrics: dict[str, Sum]  # sums since the last log line, so that a resumed run logs the same as an unbroken one
     skipped: SkippedSteps  # steps that left params and opt_state as they were
+    # what the last step handed on to the next, row by row [B, ...] (``BatchTask.memory``)
+    memory: dict[str, jax.Array] = dataclasses.field(default_factory=dict)
 
 
 def shapes_of(task: Task) -> Variables:
@@ -67,7 +70,7 @@ def metric_names(task: Task, variables: Variables | None = None) -> list[str]:
     ``variables``: ``shapes_of(task)``, if they are known.
     """
     tasks = tasks_of(task)
-    specs = {kind: task.batch_specs[kind].items() for kind in tasks}
+    specs = {kind: {**task.batch_specs[kind], **one.memory}.items() for kind, one in tasks.items()}
     batches = {kind: {n: jax.ShapeDtypeStruct((1, *f.shape), f.dtype) for n, f in spec} for kind, spec in specs.items()}
 
     def metrics(variables: Variables, rows: dict[str, Batch]) -> list[dict[str, Sum]]:
@@ -78,14 +81,17 @@ def metric_names(task: Task, variables: Variables | None = None) -> list[str]:
     return [*names, *map(total_metric, tasks.values()), "gradient_norm", "learning_rate"]
 
 
-def make_state(params: Any, tx: optax.GradientTransformation, metric_names: list[str]) -> TrainState:
-    """Return a state at step 0 with the given parameters, which may be boxed with logical axes."""
+def make_state(
+    params: Any, tx: optax.GradientTransformation, metric_names: list[str], memory: Memory | None = None
+) -> TrainState:
+    """Return a state at step 0 with the given parameters, which may be boxed with logical axes, and empty memory."""
     return TrainState(
         step=jnp.zeros([], jnp.int32),
         params=params,
         opt_state=tx.init(meshes.unbox(params)),
         metrics={name: Sum(jnp.zeros([], jnp.float32), jnp.zeros([], jnp.float32)) for name in metric_names},
         skipped=SkippedSteps.none(),
+        memory={name: jnp.zeros(one.shape, one.dtype) for name, one in (memory or {}).items()},
     )
 
 
@@ -94,12 +100,14 @@ class InitialState:
     """The state at step 0 and the frozen variables of a task on a mesh, as (state, frozen variables).
 
     If the losses of a task's rows depend on each other in any kind of batch, its weight update is replicated.
+    ``memory``: the shapes of the memory that the state carries (``lanes.of_run``).
     """
 
     task: Task
     tx: optax.GradientTransformation
     mesh: Mesh
     weight_update: WeightUpdate = "replicated"
+    memory: Memory = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def shapes(self) -> tuple[TrainState, Any]:
@@ -115,6 +123,7 @@ class InitialState:
             jax.tree.map(lambda _: meshes.replicated(self.mesh), state),
             params=placed,
             opt_state=meshes.beside(state.params, placed, state.opt_state),
+            memory=jax.tree.map(lambda _: meshes.batch_sharding(self.mesh), state.memory),
         )
         return jax.tree.map(  # type: ignore[no-any-return]
             lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
@@ -161,7 +170,7 @@ class InitialState:
         return metric_names(self.task, self._variables)
 
     def _state(self, variables: Variables) -> tuple[TrainState, Any]:
-        return make_state(variables.params, self.tx, self._metric_names), variables.frozen
+        return make_state(variables.params, self.tx, self._metric_names, self.memory), variables.frozen
 
 
 def abstract(tree: Any) -> Any:

@@ -15,13 +15,14 @@ from bert_jax.errors import UserError
 from bert_jax.models.dropout import RowRng
 from bert_jax.records import Batch, Sum
 from bert_jax.task import BatchTask, Variables, total_metric
+from bert_jax.training import lanes
 from bert_jax.training.mesh import ROWS, is_split
 from bert_jax.training.sharded_update import Gradients, over_rows
 from bert_jax.training.state import TrainState
 from bert_jax.training.trained import part_of
 
 _TrainStep = Callable[[TrainState, Any, Batch], TrainState]
-_EvalStep = Callable[[Any, Any, Batch], tuple[dict[str, Sum], dict[str, jax.Array]]]
+_EvalStep = Callable[[Any, Any, Batch], tuple[tuple[dict[str, Sum], dict[str, jax.Array]], dict[str, jax.Array]]]
 
 # Options of libtpu for collectives that run beside computation. Without the threshold all-reduces are joined into one
 # at the end of the backward pass, which nothing hides. From 64 chips on, libtpu would make all-reduces of all-gathers.
@@ -84,11 +85,12 @@ def _select(condition: jax.Array, left: Any, right: Any) -> Any:
 def make_gradients(
     task: BatchTask, micro_batches: int = 1, placed: Any = None, gradient_dtype: str | None = None
 ) -> Gradients:
-    """Return a function (params, frozen, batch, rng) -> (gradients, loss, metrics) of a batch.
+    """Return a function (params, frozen, batch, rng) -> (gradients, loss, metrics, memory) of a batch.
 
     Each term of the loss is multiplied by its weight / its count over the whole global batch. So each masked position
     has the same weight, even if devices or micro-batches have different numbers of them. The parts that
-    ``task.trains`` names have gradients. Gradients of micro-batches are added up in float32 or wider.
+    ``task.trains`` names have gradients. Gradients of micro-batches are added up in float32 or wider; their memory is
+    put together, row by row.
 
     Args:
       task: the task of one kind of batch.
@@ -111,7 +113,8 @@ def make_gradients(
         losses = task.loss(Variables({**params, **trained}, frozen), batch, rng)
         if scale is None:
             scale = scale_of(jax.lax.stop_gradient({name: term.count for name, term in losses.terms.items()}))
-        return sum(term.value * scale[name] for name, term in losses.terms.items()), losses.metrics
+        total = sum(term.value * scale[name] for name, term in losses.terms.items())
+        return total, (losses.metrics, dict(losses.memory))
 
     value_and_grad = jax.value_and_grad(loss_of, has_aux=True)
 
@@ -121,25 +124,29 @@ def make_gradients(
         if micro_batches > 1:
             scale = scale_of(count_targets(task, Variables(params, frozen), batch, rng))
 
-        def one(part: tuple[Batch, RowRng]) -> tuple[Any, jax.Array, dict[str, Sum]]:
-            (loss, metrics), grads = value_and_grad(trained, params, frozen, *part, scale)
-            return grads, loss, metrics
+        def one(part: tuple[Batch, RowRng]) -> tuple[Any, jax.Array, dict[str, Sum], dict[str, jax.Array]]:
+            (loss, (metrics, memory)), grads = value_and_grad(trained, params, frozen, *part, scale)
+            return grads, loss, metrics, memory
 
         def wide(part: tuple[Batch, RowRng]) -> Any:
-            grads, *rest = one(part)
-            return jax.tree.map(lambda g: g.astype(jnp.promote_types(g.dtype, jnp.float32)), grads), *rest
+            grads, *rest, memory = one(part)
+            grads = jax.tree.map(lambda g: g.astype(jnp.promote_types(g.dtype, jnp.float32)), grads)
+            return (grads, *rest), memory
 
         if micro_batches == 1:
             return one((batch, rng))
         parts = _split_rows((batch, rng), micro_batches)
         # The model is traced once, for a part's shapes, and compiled once, because the sum starts from zeros.
         traced, shapes = jax.make_jaxpr(wide, return_shape=True)(jax.tree.map(lambda x: x[0], parts))
-        zeros = [jnp.zeros(shape.shape, shape.dtype) for shape in jax.tree.leaves(shapes)]
+        zeros = [jnp.zeros(shape.shape, shape.dtype) for shape in jax.tree.leaves(shapes[0])]
 
-        def body(sums: list[jax.Array], part: Any) -> tuple[list[jax.Array], None]:
-            return _add(sums, jaxpr_as_fun(traced)(*jax.tree.leaves(part))), None
+        def body(sums: list[jax.Array], part: Any) -> tuple[list[jax.Array], list[jax.Array]]:
+            found = jaxpr_as_fun(traced)(*jax.tree.leaves(part))
+            return _add(sums, found[: len(zeros)]), found[len(zeros) :]
 
-        return jax.tree.unflatten(jax.tree.structure(shapes), jax.lax.scan(body, zeros, parts)[0])
+        sums, memory = jax.lax.scan(body, zeros, parts)
+        total, memory = jax.tree.unflatten(jax.tree.structure(shapes), [*sums, *memory])
+        return *total, _join_rows(memory)
 
     if not split:
         return gradients
@@ -159,7 +166,7 @@ def make_train_step(
     to the whole global batch, whatever the micro-batches and the mesh are. Dropout bits depend only on (seed, step,
     row, site). Parts that ``task.trains`` does not name keep their bits. A step whose loss or gradient norm is not
     finite changes no parameter and adds to no metric except the learning rate; the step number and the schedule
-    advance, and ``state.skipped`` records the step.
+    advance, ``state.skipped`` records the step, and the memory of every lane is empty.
 
     Args:
       task: the task of one kind of batch.
@@ -171,7 +178,9 @@ def make_train_step(
     def train_step(state: TrainState, frozen: Any, batch: Batch) -> TrainState:
         num_rows = next(iter(batch.values())).shape[0]
         rng = RowRng.create(seed, state.step, jnp.arange(num_rows, dtype=jnp.uint32))
-        grads, loss, metrics = gradients(state.params, frozen, batch, rng)
+        carried = {name: state.memory[name] for name in task.memory}
+        batch = lanes.with_memory(batch, carried)
+        grads, loss, metrics, memory = gradients(state.params, frozen, batch, rng)
         norm = optax.tree.norm(grads)
         sound = jnp.isfinite(loss) & jnp.isfinite(norm)
         direction, opt_state = tx.update(grads, state.opt_state, state.params)
@@ -189,6 +198,7 @@ def make_train_step(
             opt_state=_select(sound, opt_state, state.opt_state),
             metrics=_add(state.metrics, {**jax.tree.map(jnp.zeros_like, state.metrics), **metrics}),
             skipped=state.skipped.add(state.step, ~sound),
+            memory=state.memory | _select(sound, memory, jax.tree.map(jnp.zeros_like, memory)),
         )
 
     return train_step
@@ -227,21 +237,29 @@ def _split_rows(tree: Any, parts: int) -> Any:
     return jax.tree.map(split, tree)
 
 
-def make_eval_step(task: BatchTask) -> _EvalStep:
-    """Return the eval step, a function (params, frozen, batch) -> (metric sums, ``BatchTask.gathered_outputs``).
+def _join_rows(tree: Any) -> Any:
+    """Return [parts, B/parts, ...] as [B, ...], in the order of the rows before ``_split_rows``."""
+    return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]), tree)
 
-    There is no dropout.
+
+def make_eval_step(task: BatchTask) -> _EvalStep:
+    """Return the eval step, a function (params, frozen, batch) -> ((metric sums, gathered outputs), memory).
+
+    There is no dropout. ``batch`` has the arrays that ``BatchTask.memory`` names too; the gathered outputs are those
+    that ``BatchTask.gathered_outputs`` names.
 
     Args:
       task: the task of one kind of batch.
     """
 
-    def eval_step(params: Any, frozen: Any, batch: Batch) -> tuple[dict[str, Sum], dict[str, jax.Array]]:
+    def eval_step(params: Any, frozen: Any, batch: Batch) -> Any:
         variables = Variables(params, frozen)
-        metrics = task.loss(variables, batch, None).metrics
+        batch = lanes.with_memory(batch, {name: batch[name] for name in task.memory})
+        losses = task.loss(variables, batch, None)
+        memory = lanes.placed(losses.memory)
         if not task.gathered_outputs:
-            return metrics, {}
+            return (losses.metrics, {}), memory
         outputs = task.outputs(variables, batch)  # XLA merges this with the same computation above
-        return metrics, {name: outputs[name] for name in task.gathered_outputs}
+        return (losses.metrics, {name: outputs[name] for name in task.gathered_outputs}), memory
 
     return eval_step

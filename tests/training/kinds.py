@@ -77,7 +77,7 @@ class Curve(SingleTask):
         return {"numbers": (body(params, batch["inputs"], rng) @ params["number"]["kernel"])[:, 0]}
 
     def loss(self, variables: Variables, batch: Batch, rng: Any) -> Losses:
-        losses, metrics = measure_terms(self.terms, self.forward(variables.params, batch, rng), batch)
+        losses, metrics, _ = measure_terms(self.terms, self.forward(variables.params, batch, rng), batch)
         return Losses(losses, metrics | {"tokens": Sum(jnp.sum(batch["row_weights"]), jnp.ones([]))})
 
     def outputs(self, variables: Variables, batch: Batch) -> dict[str, jax.Array]:

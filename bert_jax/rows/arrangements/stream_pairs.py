@@ -22,6 +22,7 @@ from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.rows import random
 from bert_jax.rows.interfaces import Field, Ids, Ints, Limits, Records, Rows, Sentences, TokenFacts
+from bert_jax.rows.lanes import LANE_STARTS
 
 _SPECIAL_TOKENS = 3  # [SEP], [SEP] and [CLS]
 _LEAST_PAIR = _SPECIAL_TOKENS + 2
@@ -50,7 +51,7 @@ class Arrangement:
             ("reused", np.int32),
         ]
     )
-    fields: ClassVar[dict[str, Field]] = {"reuse_lengths": Field("sequence")}
+    fields: ClassVar[dict[str, Field]] = {LANE_STARTS: Field("row"), "reuse_lengths": Field("sequence")}
 
     def __post_init__(self) -> None:
         where = "config.objective.arrangement_options"

@@ -1,0 +1,50 @@
+"""The memory that an objective carries from batch to batch: what its encoder reads of earlier segments of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.models.config import ModelConfig
+from bert_jax.models.model import encoder_file
+from bert_jax.parts import catalogue
+from bert_jax.records import Feature
+from bert_jax.rows.lanes import LANE_STARTS
+from bert_jax.rows.rows_config import RowsConfig, arrangements_with
+
+_LESS = "config.model.memory_length 0"
+
+
+def memory_of(model: ModelConfig) -> Mapping[str, Feature]:
+    """Return the arrays of a row that an encoder hands on to the next segment; {} if it has no memory."""
+    past = getattr(encoder_file(model.encoder).Encoder, "past", None)
+    return past(model) if past else {}
+
+
+def lanes_read(memory: Mapping[str, Feature], rows: RowsConfig) -> set[str]:
+    """Return the feature that says where lanes begin, if there is memory. Raises ``UserError`` if ``rows`` lack it."""
+    if not memory:
+        return set()
+    if not rows.in_lanes:
+        raise UserError(
+            f"the model has memory, and the arrangement {rows.arrangement!r} has rows that do not go on from batch to "
+            f"batch; set config.objective.arrangement to {' or '.join(map(repr, arrangements_with([LANE_STARTS])))}, "
+            f"or {_LESS}"
+        )
+    return {LANE_STARTS}
+
+
+def check_memory(objective: Any) -> None:
+    """Raise ``UserError`` if ``objective``, a ``PretrainingObjective``, cannot carry the memory that it declares."""
+    if not objective.memory:
+        return
+    name = catalogue.display_name(objective.name)
+    if objective.whole_batches:
+        raise UserError(f"objective {name} reads whole batches, and a model with memory reads rows alone; set {_LESS}")
+    given = {**next(iter(objective.batch_specs.values())), **objective.memory}
+    if absent := objective.memory.keys() - objective.output_shapes(given).keys():
+        raise UserError(
+            f"objective {name} does not give out {', '.join(sorted(absent))}, the memory of its model; return them "
+            f"from forward, or set {_LESS}"
+        )
