@@ -21,4 +21,5 @@ class Encoding(NamedTuple):
     sequence: jax.Array
     word_embeddings: jax.Array
     hidden: jax.Array | None = None
+    queries: jax.Array | None = None
     past: dict[str, jax.Array] | None = None

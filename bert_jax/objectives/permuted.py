@@ -33,7 +33,7 @@ import numpy as np
 from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.model import LM_HEAD, encoder_file
+from bert_jax.models.model import LM_HEAD, QUERIES, has_queries
 from bert_jax.objectives import base
 from bert_jax.objectives.base import Setting, Term, prediction
 from bert_jax.parts import catalogue
@@ -41,7 +41,6 @@ from bert_jax.records import Batch, BatchSpec
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.ngram_models import HIDDEN, Cloze
 
-QUERIES = "query_positions"  # the feature that an encoder with two streams reads
 _SHARES = {(0.0, 0.0), (MaskingConfig.mask_share, MaskingConfig.random_share)}
 
 
@@ -134,17 +133,13 @@ class Objective(base.PretrainingObjective):
         return Cloze(left, right, rows["masked_labels"][row, slot].astype(np.int64))
 
     def _check_model(self, model: ModelConfig) -> None:
-        if not _has_queries(model.encoder):
-            able = [name for name in catalogue.parts("models.encoders", having="Encoder") if _has_queries(name)]
+        if not has_queries(model.encoder):
+            able = [name for name in catalogue.parts("models.encoders", having="Encoder") if has_queries(name)]
             raise UserError(
                 f"objective {self.name!r} needs an encoder with two streams, and encoder {model.encoder!r} has one; "
                 f"config.model.encoder may be {', '.join(able)}"
             )
         super()._check_model(model)
-
-
-def _has_queries(encoder: str) -> bool:
-    return QUERIES in encoder_file(encoder).Encoder.reads
 
 
 def _selected(batch: Batch) -> jax.Array:
