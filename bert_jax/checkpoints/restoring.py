@@ -253,6 +253,9 @@ def _read_tree(folder: epath.Path, shapes: Any) -> Any:
         raise ValueError(f"it holds {few(unknown, 3)}, which this run does not have")
     if absent := [name for name in wanted if name not in there]:
         raise ValueError(f"it lacks {few(absent, 3)}")
+    if unlike := [name for name in wanted if tuple(there[name].shape) != tuple(wanted[name].shape)]:
+        found, here = (list(tree[unlike[0]].shape) for tree in (there, wanted))
+        raise ValueError(f"its {unlike[0]} has the shape {found}, and in this run {here}")
     item = jax.tree.map_with_path(lambda path, _: wanted[_leaf_name(path)], saved)
     arguments = ocp.args.PyTreeRestore(item, ocp.checkpoint_utils.construct_restore_args(item))
     leaves = named_leaves(checkpointer.restore(folder, args=arguments))

@@ -21,7 +21,7 @@ from bert_jax.models.placement import Placement, constrain, on_each_device, part
 from bert_jax.models.primitives import Dense
 from bert_jax.models.rotary import Rotation, rotate
 
-_AXES = ("batch", "length", "heads", "head_dim")  # the logical axes of queries, keys, values and results
+AXES = ("batch", "length", "heads", "head_dim")  # the logical axes of queries, keys, values and results
 
 
 def attend(factors: Factors, visible: Visible, rate: float, rng: RowRng | None, wanted: str = "auto") -> jax.Array:
@@ -40,7 +40,7 @@ def attend(factors: Factors, visible: Visible, rate: float, rng: RowRng | None, 
     rate = 0.0 if rng is None else rate
     place, query = placement.get(), factors[0]
     known = wanted != "plain" and visible.is_plain
-    if place is not None and known and (part := part_of(place, query.shape, *_AXES)):
+    if place is not None and known and (part := part_of(place, query.shape, *AXES)):
         packed = visible.sequence_ids is not None
         sizes = (query.shape[1], part[2], query.shape[3], query.dtype.name)
         case = Case(platform(), *sizes, rate, packed, visible.window, visible.causal)
@@ -67,7 +67,7 @@ def _on_each_device(
         return local(factors, ids, (row_keys, jnp.full(1, first, jnp.int32)))
 
     arrays = (factors, visible.ids(), row_keys)
-    split, ids = place.spec(*_AXES), place.spec("batch", "length")
+    split, ids = place.spec(*AXES), place.spec("batch", "length")
     inputs = ((split, split, split), (ids, ids), place.spec("batch"))
     return on_each_device(place, on_one, arrays, inputs, split)  # type: ignore[no-any-return]
 
@@ -97,6 +97,25 @@ class Memory(NamedTuple):
     first: jax.Array | None = None
 
 
+class Relative(NamedTuple):
+    """What layers with ``Block.relative`` read besides (``models.relative``). R distances, M positions of the past.
+
+    Attributes:
+      distances: [1, R, D] the vectors of distances: of K keys, the largest, K - 1, comes first.
+      biases: u and v [H, head_dim], if all layers share them.
+      past: [B, N, M, D] what each layer read at the M positions before the row, whose keys come first; [B, M, D] for
+        one layer; None: there are none.
+      alike: [B, Q, K] whether query and key are of one segment; None: all are.
+      places: [B, P] the positions of the last P vectors, which are queries alone; None: all vectors are keys too.
+    """
+
+    distances: jax.Array
+    biases: tuple[jax.Array, jax.Array] | None = None
+    past: jax.Array | None = None
+    alike: jax.Array | None = None
+    places: jax.Array | None = None
+
+
 class Context(NamedTuple):
     """The arguments of a layer besides its vectors.
 
@@ -105,12 +124,21 @@ class Context(NamedTuple):
       rotations: base of rotary positions -> its rotation.
       source: what a layer with ``Block.cross`` reads besides.
       memory: None: nothing is kept.
+      relative: what a layer with ``Block.relative`` reads besides.
     """
 
     visible: Visible
     rotations: dict[float, Rotation]
     source: Source | None = None
     memory: Memory | None = None
+    relative: Relative | None = None
+
+    def of_layer(self, index: int | jax.Array) -> Context:
+        """Return the context of layer ``index``, which has the past of this layer alone."""
+        if self.relative is None or self.relative.past is None:
+            return self
+        past = jax.lax.dynamic_index_in_dim(self.relative.past, index, 1, keepdims=False)
+        return self._replace(relative=self.relative._replace(past=past))
 
 
 class Attention(nn.Module):
@@ -134,7 +162,7 @@ class Attention(nn.Module):
         else:
             query, key, value = (self._factor(name, x) for name in ("query", "key", "value"))
         query, key, value = (  # each [B, L, H, head_dim]
-            constrain(factor, *_AXES) for factor in (query, key, value)
+            constrain(factor, *AXES) for factor in (query, key, value)
         )
         if block.rotation is not None:
             query, key = (rotate(factor, context.rotations[block.rotation]) for factor in (query, key))
@@ -144,20 +172,29 @@ class Attention(nn.Module):
         return self._mixed((query, key, value), context.visible.within(block.window), rng)
 
     @property
+    def _biases(self) -> bool:
+        """Whether the dense layers have biases."""
+        return self.config.biases
+
+    @property
     def _embed(self) -> tuple[tuple[str, int]]:
         return (("embed", self.config.hidden_size),)
 
     def _factor(self, name: str, x: jax.Array) -> jax.Array:
         """Return the queries, keys or values [B, L, H, head_dim] for x [B, L, D]."""
         heads = (("heads", self.config.num_heads), ("head_dim", self.config.head_dim))
-        return Dense(self.config, self._embed, heads, bias=self.config.biases, name=name)(x)  # type: ignore[no-any-return]
+        return Dense(self.config, self._embed, heads, bias=self._biases, name=name)(x)  # type: ignore[no-any-return]
 
     def _mixed(self, factors: Factors, visible: Visible, rng: RowRng | None) -> jax.Array:
         """Return the output [B, Q, D] for query, key and value."""
+        config = self.config
+        return self._output(attend(factors, visible, config.attention_dropout_rate, rng, config.attention_kernel))
+
+    def _output(self, mixed: jax.Array) -> jax.Array:
+        """Return [B, Q, D] for the result of attention [B, Q, H, head_dim]."""
         config, heads = self.config, (("heads", self.config.num_heads), ("head_dim", self.config.head_dim))
-        mixed = attend(factors, visible, config.attention_dropout_rate, rng, config.attention_kernel)
-        scale = self.block.output_scale
-        return Dense(config, heads, self._embed, bias=config.biases, scale=scale, name="output")(mixed)  # type: ignore[no-any-return]
+        dense = Dense(config, heads, self._embed, bias=self._biases, scale=self.block.output_scale, name="output")
+        return dense(mixed)  # type: ignore[no-any-return]
 
     def _keep(self, key: jax.Array, value: jax.Array, memory: Memory) -> tuple[jax.Array, jax.Array]:
         """Keep the keys and values [B, L, H, head_dim] in their slots; return those that a query may read."""
@@ -177,13 +214,13 @@ class CrossAttention(Attention):
         """Return [B, Q, D] for x [B, Q, D]; ``context.source`` says what is read."""
         source, memory = context.source, context.memory
         assert source is not None, "a layer with Block.cross has no source"
-        query = constrain(self._factor("query", x), *_AXES)
+        query = constrain(self._factor("query", x), *AXES)
         if source.vectors is None:
             kept = [self.variable("memory", name, _never_kept) for name in ("source_key", "source_value")]
             key, value = (variable.value for variable in kept)
         else:
             vectors = source.vectors
-            key, value = (constrain(self._factor(name, vectors), *_AXES) for name in ("key", "value"))
+            key, value = (constrain(self._factor(name, vectors), *AXES) for name in ("key", "value"))
             if memory is not None:
                 self.variable("memory", "source_key", lambda: key)
                 self.variable("memory", "source_value", lambda: value)

@@ -96,6 +96,11 @@ class ModelConfig:
         return False
 
     @property
+    def memory_length(self) -> int:
+        """The number of positions before a row that its tokens see (``models.relative``); 0: there is no memory."""
+        return 0
+
+    @property
     def num_kept_layers(self) -> int:
         """The number of layers that keep keys and values while the model writes."""
         return 0
@@ -205,6 +210,10 @@ class Block:
       rotation: the base of the rotary positions of queries and keys (Su et al. 2021, section 3.2.2); None: no rotation.
       window: the number of positions that a token sees to each side; None: its whole sequence.
       cross: whether the layer reads another sequence, with a third sub-layer between attention and the MLP.
+      relative: whether attention reads the distances of tokens (``models.relative``), with biases that all layers
+        "share", or with the "own" biases of the layer and a term that says which tokens are of one segment. None:
+        attention reads no distances.
+      inner_dropout_rate: the dropout rate inside the MLP, after the activation.
     """
 
     norm: Literal["after", "before"] = "after"
@@ -215,6 +224,8 @@ class Block:
     rotation: float | None = None
     window: int | None = None
     cross: bool = False
+    relative: Literal["share", "own"] | None = None
+    inner_dropout_rate: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -60,6 +60,10 @@ class RowRng:
         )
         return self.replace(rows=rows)  # type: ignore[attr-defined,no-any-return]
 
+    def of_one_row(self) -> RowRng:
+        """Return the randomness of an array [1, ...] that all rows read; it is the same in every part of a batch."""
+        return self.replace(rows=jnp.zeros(1, jnp.uint32))  # type: ignore[attr-defined,no-any-return]
+
     def row_keys(self) -> jax.Array:
         """Return the key of each row, [B] uint32, from which the bits of its elements follow."""
         return _fold(jnp.broadcast_to(self.key, self.rows.shape), self.rows)

@@ -14,8 +14,9 @@ class Encoding(NamedTuple):
       sequence: [B, L, D] the vectors of the last layer.
       word_embeddings: [V, E] the table of word embeddings, with which a language-model head decodes.
       hidden: [N + 1, B, L, D] the embeddings and the output of each layer, if all hidden states were requested.
-      past: what the next segment of each row reads of this segment and of earlier segments, [B, ...] by name, if the
-        batch has these arrays too (``Encoder.past``).
+      queries: [B, P, D] the vectors of the query stream at ``query_positions`` (``encoders.xlnet``), if the batch has
+        them.
+      past: ``past_states`` and ``past_mask`` after the row, if the batch has them (``models.relative``).
     """
 
     sequence: jax.Array

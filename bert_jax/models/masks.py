@@ -124,15 +124,20 @@ def bias(visible: Visible) -> jax.Array:
     The output of a padded query is defined, but has no meaning. Packed sequences follow each other in a row, so within
     a sequence a key to the right is a later position, and distances are counted in the row.
     """
+    return _bias(seen(visible))
+
+
+def seen(visible: Visible) -> jax.Array:
+    """Return whether each query sees each key, bool [B, 1, 1 or Q, K]."""
     ids, orders = visible.sequence_ids, visible.orders()
     if ids is None and visible.queries is None:
-        seen = visible.attention_mask[:, None, None, :] > 0
+        same = visible.attention_mask[:, None, None, :] > 0
     else:
-        seen = _same(*(x[:, None] for x in visible.ids()))
-    in_row = jnp.arange(seen.shape[-1])[None]
+        same = _same(*(x[:, None] for x in visible.ids()))
+    in_row = jnp.arange(same.shape[-1])[None]
     keys = in_row if visible.places is None else visible.places
     queries = keys if visible.queries is None else visible.queries.places
-    return _bias(visible, seen, (queries[:, None], keys[:, None]), orders and _heads_axis(orders))
+    return _seen(visible, same, (queries[:, None], keys[:, None]), orders and _heads_axis(orders))
 
 
 def bias_between(visible: Visible, ids: Pair, places: Pair, orders: Pair | None = None) -> jax.Array:
@@ -144,7 +149,7 @@ def bias_between(visible: Visible, ids: Pair, places: Pair, orders: Pair | None 
       orders: the order of the queries [B or 1, 1, ..., Q] and of the keys [B or 1, 1, ..., K], from ``Visible.orders``.
     """
     queries, keys = places
-    return _bias(visible, _same(*ids), (queries[None, None], keys[None, None]), orders)
+    return _bias(_seen(visible, _same(*ids), (queries[None, None], keys[None, None]), orders))
 
 
 def _heads_axis(pair: Pair) -> Pair:
@@ -156,7 +161,7 @@ def _same(queries: jax.Array, keys: jax.Array) -> jax.Array:
     return (queries[..., :, None] == keys[..., None, :]) & (keys[..., None, :] > 0)
 
 
-def _bias(visible: Visible, seen: jax.Array, places: Pair, orders: Pair | None) -> jax.Array:
+def _seen(visible: Visible, seen: jax.Array, places: Pair, orders: Pair | None) -> jax.Array:
     queries, keys = places[0][..., :, None], places[1][..., None, :]
     if orders is not None:
         seen &= orders[1][..., None, :] <= orders[0][..., :, None]
@@ -164,4 +169,8 @@ def _bias(visible: Visible, seen: jax.Array, places: Pair, orders: Pair | None) 
         seen &= keys <= queries
     if visible.window is not None:
         seen &= jnp.abs(keys - queries) <= visible.window
+    return seen
+
+
+def _bias(seen: jax.Array) -> jax.Array:
     return jnp.where(seen, 0.0, HIDDEN).astype(jnp.float32)

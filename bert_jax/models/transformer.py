@@ -18,6 +18,7 @@ from bert_jax.models.kernels.base import KEPT
 from bert_jax.models.masks import Queries, Visible
 from bert_jax.models.placement import constrain
 from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm
+from bert_jax.models.relative import RelativeAttention
 from bert_jax.records import Batch
 
 # The name of stacked layers, the beginning of the name of a single layer, and the name of a layer that all share.
@@ -33,19 +34,20 @@ REMAT_POLICIES = {
 
 
 class _Mlp(nn.Module):
-    """The position-wise feed-forward network, without dropout inside. If gated, it still has one ``input`` kernel."""
+    """The position-wise feed-forward network. If gated, it still has one ``input`` kernel."""
 
     config: TransformerConfig
     block: Block
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, rng: RowRng | None) -> jax.Array:
         """Return [B, L, D] for x [B, L, D]."""
         config, block, activation = self.config, self.block, ACTIVATIONS[self.config.activation]
         embed, mlp = (("embed", config.hidden_size),), (("mlp", config.mlp_dim),)
         wide: tuple[tuple[str | None, int], ...] = ((None, 2), *mlp) if block.gated else mlp
         hidden = Dense(config, embed, wide, bias=config.biases, name="input")(x)
         hidden = gated(activation, hidden) if block.gated else activation(hidden)
+        hidden = dropout(hidden, block.inner_dropout_rate, rng, "mlp_inner")
         hidden = constrain(hidden, "batch", "length", "mlp")
         return Dense(config, mlp, embed, bias=config.biases, scale=block.output_scale, name="output")(hidden)
 
@@ -65,7 +67,8 @@ class _Layer(nn.Module):
         before, after = block.norm == "before", block.norm == "after"
         rng = rng and rng.site(index)
         read = LayerNorm(config, name="attention_layer_norm")(x) if before and block.first_norm else x
-        attended = Attention(config, block, name="attention")(read, context, rng)
+        kind = Attention if block.relative is None else RelativeAttention
+        attended = kind(config, block, name="attention")(read, context.of_layer(index), rng)
         x = x + dropout(attended, config.attention_output_dropout_rate, rng, "attention_output")
         x = LayerNorm(config, name="attention_layer_norm")(x) if after else x
         if block.cross:
@@ -74,7 +77,7 @@ class _Layer(nn.Module):
             x = x + dropout(attended, config.attention_output_dropout_rate, rng, "cross_attention_output")
             x = LayerNorm(config, name="cross_attention_layer_norm")(x) if after else x
         read = LayerNorm(config, name="mlp_layer_norm")(x) if before else x
-        x = x + dropout(_Mlp(config, block, name="mlp")(read), config.dropout_rate, rng, "mlp_output")
+        x = x + dropout(_Mlp(config, block, name="mlp")(read, rng), config.dropout_rate, rng, "mlp_output")
         x = LayerNorm(config, name="mlp_layer_norm")(x) if after else x
         x = constrain(x, "batch", "length", "embed")
         return x, x

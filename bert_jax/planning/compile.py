@@ -10,8 +10,9 @@ from typing import Any
 
 import jax
 
-from bert_jax.rows.phases import Phase
+from bert_jax.rows.phases import Phase, Phases
 from bert_jax.task import Task
+from bert_jax.training import lanes
 from bert_jax.training import mesh as meshes
 from bert_jax.training.experiment import Experiment
 
@@ -25,6 +26,7 @@ class Memory:
     """The bytes of each device's memory while a step runs, by use. The new state takes the place of the old state.
 
     Attributes:
+      carried: what a batch hands on to the next (``BatchTask.memory``).
       temporaries: activations, gradients and everything else that lives only within a step; the compiler reuses their
         space.
       padding: the bytes that the layout of the arguments adds to the bytes of their elements.
@@ -35,6 +37,7 @@ class Memory:
     optimizer: int
     frozen: int
     batch: int
+    carried: int = 0
     padding: int = 0
     temporaries: int = 0
     outputs: int = 0
@@ -43,7 +46,7 @@ class Memory:
     @property
     def state(self) -> int:
         """Return the bytes that stay in memory from step to step."""
-        return self.parameters + self.optimizer + self.frozen
+        return self.parameters + self.optimizer + self.frozen + self.carried
 
     @property
     def total(self) -> int:
@@ -84,13 +87,17 @@ def compile_phase(task: Task, experiment: Experiment, phase: Phase, devices: lis
     """Compile the train step of the dearest kind of a phase, just as ``training.loop`` does on real devices."""
     start, kind = time.perf_counter(), dearest_kind(task, phase)
     mesh = experiment.make_mesh(devices)
-    state, frozen = experiment.initial_state(task, mesh).shapes
+    initial = experiment.initial_state(task, mesh)
+    if own := lanes.of_run(task, Phases((phase,))):  # the phase may be tried with other batches than the run has
+        initial = dataclasses.replace(initial, memory=own)
+    state, frozen = initial.shapes
     batch = meshes.abstract_batch(task.batch_specs[kind], phase.batch_size, mesh)
     memory = Memory(
         parameters=bytes_of(state.params),
-        optimizer=bytes_of(dataclasses.replace(state, params=())),
+        optimizer=bytes_of(dataclasses.replace(state, params=(), memory={})),
         frozen=bytes_of(frozen),
         batch=bytes_of(batch),
+        carried=bytes_of(state.memory),
     )
     split = meshes.is_split(state.params)
     with meshes.activations(mesh), jax.default_device(devices[0] if devices[0].platform == "gpu" else None):

@@ -87,9 +87,9 @@ def _memory(compiled: Compiled) -> str:
     """Return the bytes of each use in words. A refused program has only the uses that are known without it."""
     uses = dataclasses.asdict(compiled.memory)
     names = {"padding": "padding of these", "temporaries": "activations and other temporaries"}
-    names |= {"outputs": "other results", "program": "the program"}
-    shown = [use for use in uses if uses[use] or use != "frozen"]
-    shown = [use for use in shown if use not in names or not compiled.refused_bytes]
+    names |= {"outputs": "other results", "program": "the program", "carried": "memory of earlier rows"}
+    shown = [use for use in uses if uses[use] or use not in ("frozen", "carried")]
+    shown = [use for use in shown if use not in names or use == "carried" or not compiled.refused_bytes]
     return ", ".join(f"{names.get(use, use)} {size(uses[use])}" for use in shown)
 
 

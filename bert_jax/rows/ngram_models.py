@@ -46,11 +46,15 @@ def cloze_of_rows(rows: dict[str, np.ndarray], special_ids: tuple[int, ...]) -> 
 def next_tokens_of_rows(rows: dict[str, np.ndarray], cls: int, sep: int) -> Cloze:
     """Return all tokens of a batch of rows [B, L] except ``[CLS]``, each with the two tokens before it in its sequence.
 
-    ``[CLS]`` counts as ``[SEP]``, as if another sequence had just ended.
+    ``[CLS]`` counts as ``[SEP]``, as if another sequence had just ended. The token after a row, ``next_ids`` [B], is
+    returned too, if it is known.
     """
     ids = rows["input_ids"].astype(np.int64)
     sequence = rows.get("sequence_ids", rows["attention_mask"])
     sequence = sequence * (rows["row_weights"][:, None] > 0)
+    if "next_ids" in rows:
+        ids = np.column_stack([ids, rows["next_ids"]])
+        sequence = np.column_stack([sequence, sequence[:, -1]])
     before = [np.pad(np.where(ids == cls, sep, ids), ((0, 0), (n, 0)))[:, : ids.shape[1]] for n in (1, 2)]
     same = [np.pad(sequence, ((0, 0), (n, 0)))[:, : ids.shape[1]] == sequence for n in (1, 2)]
     predicted = (sequence > 0) & same[0]

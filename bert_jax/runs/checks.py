@@ -18,7 +18,7 @@ from bert_jax.program import size
 from bert_jax.rows.phases import Phase
 from bert_jax.runs.evaluations import base as evaluations
 from bert_jax.task import Task
-from bert_jax.training import layer_rates, trained
+from bert_jax.training import lanes, layer_rates, trained
 from bert_jax.training import mesh as meshes
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.experiment import Experiment
@@ -47,6 +47,37 @@ def check_steps_fit(task: Task, experiment: Experiment) -> None:
                 f"{where}.batch_size is {phase.batch_size:,}: a step takes {size(needed)} of memory on each of "
                 f"{len(devices)} CPU devices, which have {size(there)}; give --{where}.batch_size={fitting}, a shorter "
                 f"{where}.max_length, or more parts of a batch, {where}.micro_batches"
+            )
+
+
+def check_memory(task: PretrainingObjective | SeveralObjectives, experiment: Experiment, has_parts: bool) -> None:
+    """Raise ``UserError`` if ``task`` has memory that its batches cannot hand on. ``has_parts``: a mixture is read."""
+    if not lanes.of_run(task, experiment.phases):
+        return
+    instead = "and the model has memory, which a batch hands on to the batch that goes on where it ends; set"
+    if has_parts:
+        raise UserError(
+            f"config.corpus.parts is a mixture, whose rows come in random order, {instead} config.model.memory_length "
+            "to 0, or give one corpus"
+        )
+    if experiment.training.on_spike == "roll_back":
+        raise UserError(f"config.training.on_spike is 'roll_back', which skips batches, {instead} it to 'warn'")
+
+
+def check_lanes(task: PretrainingObjective | SeveralObjectives, experiment: Experiment) -> None:
+    """Raise ``UserError`` if the text is too short for the lanes of a batch, or a lane for the memory of the model."""
+    evaluated = experiment.evaluated_phase
+    sources = [(task.source("train", p.kind, i), p) for i, p in enumerate(experiment.phases.phases)]
+    sources += [(task.source("eval", kind, 0, part), evaluated) for part, kind in task.heldout(evaluated.kind).items()]
+    for source, phase in sources:
+        dealt = source.for_batches(phase.batch_size)
+        memory = getattr(task.of(phase.kind).setting.model, "memory_length", 0)
+        tokens = dealt.rows_per_epoch // phase.batch_size * phase.max_length
+        if dealt is not source and memory > tokens:
+            raise UserError(
+                f"config.model.memory_length is {memory:,}, and each of {phase.batch_size} rows of a batch reads "
+                f"{tokens:,} tokens of a text, or of its held-out part; give at most {tokens:,}, a smaller "
+                f"config.phases.{phase.kind}.batch_size or more text"
             )
 
 

@@ -34,7 +34,15 @@ from bert_jax.reporting.observer import Observer
 from bert_jax.rows.units import columns
 from bert_jax.runs import own_parts
 from bert_jax.runs.baselines import write_baselines
-from bert_jax.runs.checks import check_exported, check_metrics, check_optimizer, check_steps_fit, check_whole_batches
+from bert_jax.runs.checks import (
+    check_exported,
+    check_lanes,
+    check_memory,
+    check_metrics,
+    check_optimizer,
+    check_steps_fit,
+    check_whole_batches,
+)
 from bert_jax.runs.filled_examples import abilities, to_fill
 from bert_jax.runs.inputs import CORPUS, Inputs
 from bert_jax.runs.model_choice import (
@@ -166,6 +174,7 @@ class Pretraining(Prepared):
     def _check_task(self) -> None:
         """Raise ``UserError`` if the objectives do not fit each other, the optimizer, the corpus or the export."""
         settings, task = self.settings, self.task
+        check_memory(task, self.experiment, has_parts=bool(settings.corpus.parts))
         check_optimizer(task, self.experiment)
         if settings.export:
             check_family(task.setting.model)
@@ -234,6 +243,7 @@ class Pretraining(Prepared):
         encode_masked(self._filled, tokenizer, model.max_length, "config.examples")
         task = self.task.with_text(corpus, tokenizer, model.vocab_size)
         experiment = self.experiment.in_steps(task, lambda phase: corpus.words_of_epoch(phase.shares))
+        check_lanes(task, experiment)
         experiment.make_schedule()
         check_metrics(settings.selection.metric, experiment, task, self.mesh)
         return task, experiment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import gc
 import shutil
@@ -199,6 +200,17 @@ def test_another_model_does_not_set_good_steps_aside(workdir: str) -> None:
     with pytest.raises(UserError, match=r"step 5 is as it was saved, but cannot be restored .*Nothing was changed"):
         restoring.restore(workdir, abstract(other), print)
     assert saved_steps(workdir) == [5]
+
+
+def test_memory_of_other_lanes_is_an_error(tmp_path: Path) -> None:
+    """Memory is saved with the state, and has a row for each lane."""
+    eight, four = (dataclasses.replace(state_at(5), memory={"past": jnp.ones((lanes, 3))}) for lanes in (8, 4))
+    checkpoints = Checkpoints(str(tmp_path), CheckpointConfig())
+    checkpoints.save(eight, FACTS)
+    checkpoints.close()
+    assert_same(restoring.restore(str(tmp_path), abstract(eight), print), eight)
+    with pytest.raises(UserError, match=r"its memory/past has the shape \[8, 3\], and in this run \[4, 3\]"):
+        restoring.restore(str(tmp_path), abstract(four), print)
 
 
 def test_leaves_that_a_step_lacks_are_an_error(workdir: str) -> None:

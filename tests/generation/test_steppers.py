@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bert_jax.generation.steppers import Decoder, LeftToRight, MaskAtEnd, Stepper, memory_bytes, reorder
-from bert_jax.models.encoders import albert, bert, gpt2, modernbert, seq2seq
+from bert_jax.models.encoders import albert, bert, gpt2, modernbert, seq2seq, transformer_xl
 from bert_jax.models.model import LM_HEAD, Model, shapes_of
 from bert_jax.planning.plan import Change
 from bert_jax.recipes import recipes
@@ -28,6 +28,7 @@ STEPPERS: dict[str, Stepper] = {
         modernbert.Config(**{**DOUBLE, "num_layers": 4}, local_attention=6, layers="scanned")
     ),
     "albert": LeftToRight(albert.Config(**DOUBLE, embedding_size=8, attention="causal", layers="scanned")),
+    "scanned transformer_xl": LeftToRight(transformer_xl.Config(**DOUBLE, layers="scanned")),
     "a mask at the end": MaskAtEnd(bert.Config(**DOUBLE, type_vocab_size=6), MASK),
     "a scanned decoder": Decoder(seq2seq.Config(**DOUBLE, num_decoder_layers=3, layers="scanned"), MASK),
 }
