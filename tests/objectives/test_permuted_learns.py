@@ -34,7 +34,7 @@ def text(rng: np.random.Generator, pairs: int, rows: int) -> np.ndarray:
 
 def hide(ids: Any, places: Any, how: str, draws: Any) -> dict[str, Any]:
     """The features of rows [B, L] whose ``places`` [B, P] are predicted, with masks or in the order of ``draws``."""
-    hidden = (jnp.arange(LENGTH) == places[..., None]).any(axis=1)
+    hidden = (jnp.arange(LENGTH)[None, None] == places[..., None]).any(axis=1)
     batch = {"input_ids": ids, "attention_mask": jnp.ones_like(ids), "token_type_ids": jnp.zeros_like(ids)}
     batch |= {"masked_positions": places}
     if how == "masks":
@@ -47,9 +47,10 @@ def hide(ids: Any, places: Any, how: str, draws: Any) -> dict[str, Any]:
 def joint_loss(how: str, seed: int, pairs: int, steps: int) -> float:
     """Train, hide both words of held-out rows, and return the mean of -log p(first, second), in nats."""
     size = FIRST + 2 * pairs
-    config = xlnet.Config(size, 32, 1, 2, 64, max_length=LENGTH, dropout_rate=0.0, attention_dropout_rate=0.0)
+    rates = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
+    config = xlnet.Config(size, 32, 1, 2, 64, max_length=LENGTH, initializer_range=0.1, **rates)
     model, rng = Model(config, (LM_HEAD,)), np.random.default_rng(seed)
-    optimizer = optax.adam(optax.linear_schedule(5e-3, 0.0, steps))
+    optimizer = optax.adam(optax.linear_schedule(1e-2, 0.0, steps))
 
     def losses(params: Any, batch: Any, labels: Any) -> jax.Array:
         logits: Any = model.apply({"params": params}, batch)["mlm_logits"]  # type: ignore[index,call-overload]
@@ -82,14 +83,14 @@ def joint_loss(how: str, seed: int, pairs: int, steps: int) -> float:
 
 def test_two_words_are_one_choice_in_an_order_and_two_with_masks() -> None:
     """New York or Los Angeles: log 2 nats for the pair in an order; with masks log 2 for each word."""
-    assert joint_loss("masks", 0, 2, 150) == pytest.approx(2 * np.log(2), abs=0.05)
-    assert joint_loss("order", 0, 2, 150) == pytest.approx(np.log(2), abs=0.05)
+    assert joint_loss("masks", 0, 2, 300) == pytest.approx(2 * np.log(2), abs=0.05)
+    assert joint_loss("order", 0, 2, 300) == pytest.approx(np.log(2), abs=0.05)
 
 
 @pytest.mark.heavy
 def test_an_order_learns_the_joint_likelihood_of_many_pairs() -> None:
     """Eight pairs, three seeds: log 8 nats a pair, and twice as many with masks, up to a tenth of the difference."""
-    masks, ordered = (np.array([joint_loss(how, seed, 8, 600) for seed in range(3)]) for how in ("masks", "order"))
+    masks, ordered = (np.array([joint_loss(how, seed, 8, 1_000) for seed in range(3)]) for how in ("masks", "order"))
     print(f"\n-log p of a pair: masks {masks.round(3)}, order {ordered.round(3)}; log 8 is {np.log(8):.3f}")
     np.testing.assert_allclose(masks, 2 * np.log(8), atol=0.1 * np.log(8))
     np.testing.assert_allclose(ordered, np.log(8), atol=0.1 * np.log(8))
