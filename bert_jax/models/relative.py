@@ -81,7 +81,7 @@ def past_after(batch: Batch, read: jax.Array, length: int | None = None) -> dict
 
     Args:
       read: [N, B, >= L, D] what each layer read.
-      length: the positions of the row that enter the memory; None: all L.
+      length: the positions of the row, from its first on, that enter the memory; None: all L.
     """
     if "past_states" not in batch:
         return None
