@@ -159,7 +159,7 @@ def encoder_of(config: ModelConfig) -> nn.Module:
 
 def has_queries(encoder: str) -> bool:
     """Return whether an encoder has a second stream, which predicts tokens at positions without reading them there."""
-    return QUERIES in encoder_file(encoder).Encoder.reads
+    return QUERIES in getattr(encoder_file(encoder).Encoder, "reads_if_given", ())
 
 
 def token_head(config: ModelConfig) -> tuple[Part, ...]:

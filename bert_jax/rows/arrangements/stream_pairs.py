@@ -64,6 +64,10 @@ class Arrangement:
         """The length of the shortest row: a pair has at least two tokens."""
         return 2 * _LEAST_PAIR if self.reuse_length is None else self.reuse_length + _LEAST_PAIR
 
+    def reused(self, max_length: int) -> int:
+        """Return after how many positions of a row the next row begins."""
+        return max_length // 2 if self.reuse_length is None else self.reuse_length
+
     def check(self, split: Sentences) -> None:
         if len(split.document_starts) < 2:
             raise UserError(
@@ -72,7 +76,7 @@ class Arrangement:
 
     def plan(self, split: Sentences, key: np.uint64, max_length: int, limits: Limits | None) -> Iterator[Records]:
         del limits
-        line, reused = _Line(split), max_length // 2 if self.reuse_length is None else self.reuse_length
+        line, reused = _Line(split), self.reused(max_length)
         pair = max_length - reused - _SPECIAL_TOKENS
         count = (line.length - pair) // reused
         if count < 1:
