@@ -79,8 +79,8 @@ class Encoder(nn.Module):
     """Applies the embeddings and ``num_layers`` layers of relative attention, to one or to two streams."""
 
     config: Config
-    # ``query_positions``, ``past_states`` and ``past_mask`` are read too, if they are there.
     reads: ClassVar[frozenset[str]] = READS | {"token_type_ids", "position_ids"}
+    reads_if_given: ClassVar[frozenset[str]] = frozenset({"query_positions", "past_states", "past_mask"})
 
     @staticmethod
     def past(config: Config) -> dict[str, Feature]:
