@@ -150,8 +150,9 @@ class PretrainingRecipe:
         """Return the recipe. Raises ``UserError`` for a wrong key or value, or if it is a recipe for fine-tuning."""
         if key_names.is_finetuning(config):
             raise UserError(
-                "this recipe is one for fine-tuning, which plan does not compile; a step takes about as long as a step of "
-                "as many texts of --config=continue --init=DIR: --config.phases.phase1.batch_size=N and .max_length=N"
+                "this recipe is one for fine-tuning, which plan does not compile; a step takes about as long as a "
+                "step of as many texts of --config=continue --init=DIR, with --config.phases.phase1.batch_size=N and "
+                "--config.phases.phase1.max_length=N"
             )
         settings = PretrainingSettings.of(config)
         for phase in settings.experiment.phases.phases:

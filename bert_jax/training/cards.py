@@ -100,11 +100,8 @@ def why_unused(driver: Driver, said: str = "") -> str:
 
     ``said``: what JAX said of it, for a reason that is not known here.
     """
-    platforms, visible = os.environ.get("JAX_PLATFORMS", ""), os.environ.get("CUDA_VISIBLE_DEVICES")
-    if platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
-        return f"JAX_PLATFORMS={platforms} leaves the card out; unset it to use the card"
-    if visible is not None and (not visible.strip() or visible.startswith(("-", "NoDevFiles"))):
-        return f"CUDA_VISIBLE_DEVICES={visible!r} hides the card; unset it to use the card"
+    if hidden := _hidden():
+        return hidden
     if driver.trouble:
         return f"the driver does not answer; install it or start it, or {_IN_A_CONTAINER}"
     plugin = next((name for name in _PLUGINS if _installed(name)), None)
@@ -126,6 +123,16 @@ def why_unused(driver: Driver, said: str = "") -> str:
     if said:
         return f"JAX says: {said}"
     return "JAX does not say why; TF_CPP_MIN_LOG_LEVEL=0 JAX_PLATFORMS=cuda before the same command shows what it tried"
+
+
+def _hidden() -> str:
+    """Return which variable keeps JAX from the cards, and what to do; otherwise ""."""
+    platforms, visible = os.environ.get("JAX_PLATFORMS", ""), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
+        return f"JAX_PLATFORMS={platforms} leaves the card out; unset it to use the card"
+    if visible is not None and (not visible.strip() or visible.startswith(("-", "NoDevFiles"))):
+        return f"CUDA_VISIBLE_DEVICES={visible!r} hides the card; unset it to use the card"
+    return ""
 
 
 def _installed(package: str) -> bool:
@@ -177,7 +184,7 @@ def say_what_is_unused() -> None:
     """
     driver, asked = find_driver(), os.environ.get("JAX_PLATFORMS", "")
     # Said before JAX looks at the card, because JAX itself prints pages where it finds too little memory.
-    if driver and (found := held(driver)) and why_unused(driver).startswith(found):
+    if driver and (found := held(driver)) and not _hidden() and any(map(_installed, _PLUGINS)):
         say(f"{found}: this run may find too little of it")
     with _heard() as records:
         try:

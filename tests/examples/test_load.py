@@ -400,19 +400,3 @@ def test_a_prefix_is_stripped_from_each_word(tmp_path):
         loaded(folder, TAGGING, **config | {"strip_prefix": {"word": "en:"}})
     table = {"format": "table", "splits": {"train": "l.csv"}, "strip_prefix": {"label": "__label__"}}
     assert loaded(folder, CLASSIFICATION, **table)["train"][0]["label"] == "2"
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"text\tlabel\nA word.\tgood\n", "a.tsv has 1 example, and 2 are needed: to train on and to evaluate on"),
-        (
-            b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 8,
-            r"a.tsv is a binary file, not text; save it as text, CSV",
-        ),
-    ],
-)
-def test_a_table_that_cannot_serve_is_one_line(tmp_path, content, message):
-    (tmp_path / "a.tsv").write_bytes(content)
-    with pytest.raises(UserError, match=message):
-        loaded(tmp_path, CLASSIFICATION, format="table", splits={"train": "a.tsv"}, dev_fraction=0.1)

@@ -239,3 +239,19 @@ def test_a_table_is_read_by_the_end_of_its_name(tmp_path):
     folder = written(tmp_path, a__tsv=table, b__csv=table.replace("\t", ","), c__jsonl=json_lines)
     found = [loaded(folder, CLASSIFICATION, format="table", splits={"train": name}) for name in ("a.tsv", "b.csv")]
     assert found[0] == found[1] == loaded(folder, CLASSIFICATION, format="table", splits={"train": "c.jsonl"})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"text\tlabel\nA word.\tgood\n", "a.tsv has 1 example, and 2 are needed: to train on and to evaluate on"),
+        (
+            b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 8,
+            r"a.tsv is a binary file, not text; save it as text, CSV",
+        ),
+    ],
+)
+def test_a_table_that_cannot_serve_is_one_line(tmp_path, content, message):
+    (tmp_path / "a.tsv").write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        loaded(tmp_path, CLASSIFICATION, format="table", splits={"train": "a.tsv"}, dev_fraction=0.1)

@@ -116,9 +116,6 @@ def test_memory_that_others_hold_is_said_before_jax_prints_pages(machine, tmp_pa
 
     machine("NVIDIA H100 80GB HBM3, {driver}, 81559, 60000")
     install(tmp_path, "jax-cuda12-plugin")
-    (tmp_path / "nvidia0").touch()
-    monkeypatch.setattr(cards, "_PLUGINS", ("jax-cuda12-plugin",))
-    monkeypatch.setattr(cards.ctypes, "CDLL", lambda name: None)
     monkeypatch.setattr(jax, "default_backend", backend)
     cards.say_what_is_unused()
     first, pages = capsys.readouterr().err.splitlines()
