@@ -63,7 +63,7 @@ def config_of(encoder: str) -> Any:
     own = {
         "modernbert": {"num_layers": 4, "local_attention": 6},
         "gpt": {"mlp_dim": 128},
-        "xlnet": {"max_length": 512},  # config.json of an XLNet has no number of positions
+        "xlnet": {"memory_length": 8, "reuse_length": 4, "attention_dropout_rate": 0.0},
     }
     fields = {"num_layers": 2, "mlp_dim": 64, "max_length": 32, **own.get(encoder, {})}
     return encoder_file(encoder).Config(TOKENIZER.size, 32, num_heads=4, **fields)
