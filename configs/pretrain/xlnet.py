@@ -3,7 +3,7 @@
     bert-jax pretrain --config=xlnet --workdir=runs/xlnet \\
         --config.corpus.source=text_files --config.corpus.options.paths="('text/*.txt.gz',)"
 
-``xlnet`` is the large model, ``xlnet:base`` and ``xlnet:tiny`` are smaller; ``tiny`` is for a laptop, with values of our
+``xlnet`` is the large model; ``xlnet:base`` is smaller, and ``xlnet:tiny`` is for a laptop, with values of our
 own. The values of the large model are from section A.4.1 of the paper: 500,000 steps of 8,192 rows of 512 positions;
 Adam with eps 1e-6 and weight decay 0.01; a learning rate with a peak of 4e-4 after 40,000 steps, then linear to 0;
 dropout 0.1; K = 6. These are from zihangdai/xlnet, README.md: the next row remembers the first 256 positions of a row,
