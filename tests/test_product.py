@@ -14,7 +14,9 @@ from bert_jax.errors import UserError
 from bert_jax.models.model import encoder_file
 from bert_jax.objectives.base import Setting
 from bert_jax.parts import catalogue
+from bert_jax.rows.lanes import LANE_STARTS
 from bert_jax.rows.masking import MaskingConfig
+from bert_jax.rows.rows_config import arrangements_with
 from bert_jax.task import Variables
 from bert_jax.training.mesh import unbox
 from tests import toy
@@ -24,6 +26,7 @@ LENGTH, ROWS = 32, 4
 PACKINGS = ("none", "packed", "bucketed")
 ENCODERS = sorted(catalogue.parts("models.encoders", having="Encoder"))
 ARRANGEMENTS = sorted(catalogue.parts("rows.arrangements", having="Arrangement"))
+IN_LANES = arrangements_with([LANE_STARTS])
 STRATEGIES = sorted(catalogue.parts("rows.strategies", having="select"))
 OBJECTIVES = sorted(catalogue.parts("objectives", having="Objective"))
 QUICK = [name for name in ("albert", "bert", "roberta") if name in ENCODERS]  # of the encoders; all in the heavy group
@@ -36,6 +39,8 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Text:
 
 def make(text: Text, name: str, encoder: str, **config: Any) -> Any:
     corpus, tokenizer = text
+    if config.get("arrangement") in IN_LANES:  # a row goes on where another row ends, so it is not packed
+        config["packing"] = "none"
     objective = catalogue.find("objectives", name)
     rates = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
     types = {"type_vocab_size": 6} if name == "unilm" else {}

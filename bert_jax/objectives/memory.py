@@ -54,8 +54,10 @@ def check_memory(objective: Any) -> None:
     if objective.whole_batches:
         raise UserError(f"objective {name} reads whole batches, and a model with memory reads rows alone; set {_LESS}")
     given = {**next(iter(objective.batch_specs.values())), **objective.memory}
-    if absent := objective.memory.keys() - objective.output_shapes(given).keys():
-        raise UserError(
-            f"objective {name} does not give out {', '.join(sorted(absent))}, the memory of its model; return them "
-            f"from forward, or set {_LESS}"
-        )
+    found = {n: Feature(x.shape[1:], str(x.dtype)) for n, x in objective.output_shapes(given).items()}
+    for one, wanted in objective.memory.items():
+        if found.get(one) != wanted:
+            raise UserError(
+                f"objective {name} gives out {found.get(one, 'no')} {one}, and the memory of its model is {wanted}; "
+                f"return it from forward, or set {_LESS}"
+            )

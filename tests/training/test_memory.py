@@ -1,5 +1,6 @@
 """What a step hands on to the next: a text read in segments, with memory, has the losses of the text read at once."""
 
+import dataclasses
 import functools
 from pathlib import Path
 from typing import Any
@@ -9,21 +10,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.checkpoints.saving import CheckpointConfig
+from bert_jax.checkpoints import restoring
+from bert_jax.checkpoints.saving import CheckpointConfig, Checkpoints
 from bert_jax.corpora.build import BuildConfig, build
 from bert_jax.corpora.source import documents
 from bert_jax.corpora.store import Corpus
 from bert_jax.corpora.text_files import Source
+from bert_jax.errors import UserError
+from bert_jax.models.encoders import transformer_xl
 from bert_jax.models.model import LM_HEAD, Model
 from bert_jax.objectives import base
 from bert_jax.objectives.base import Setting
 from bert_jax.objectives.ltr import Objective
-from bert_jax.parts import catalogue
-from bert_jax.parts.catalogue import OwnCode
 from bert_jax.records import Batch
 from bert_jax.rows.loader import Loader, LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.rows.share import WHOLE, Share
+from bert_jax.runs.checks import check_lanes, check_memory
 from bert_jax.task import Variables
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import Tokenizer, wordpiece
@@ -38,14 +41,13 @@ from tests import toy
 
 LANES, LENGTH, STEPS = 16, 8, 7
 ALL = LENGTH * STEPS  # memory that holds all that a lane has read
-ENCODER = Path(__file__).with_name("recurrent.py")
 LAYOUTS = {  # devices, mesh, micro-batches
     "one device": (1, MeshConfig(), 1),
-    "2 micro-batches": (1, MeshConfig(), 2),
     "4 micro-batches": (1, MeshConfig(), 4),
     "replicated": (8, MeshConfig(weight_update="replicated"), 2),
-    "sharded update": (8, MeshConfig(data=4, fsdp=2), 2),
+    "sharded update": (8, MeshConfig(data=4, fsdp=2), 1),
 }
+NAMES = ["4 micro-batches", "sharded update", pytest.param("replicated", marks=pytest.mark.heavy)]
 Text = tuple[Corpus, Tokenizer]
 
 
@@ -61,10 +63,17 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Text:
 
 
 def task_of(text: Text, memory: int = ALL) -> Objective:
-    code = OwnCode(ENCODER.name, ENCODER.read_bytes())
-    catalogue.trust(code)
-    config = catalogue.find("models.encoders", code.name).Config(
-        text[1].size, 128, memory_length=memory, dropout_rate=0.0, max_length=ALL, initializer_range=0.2
+    config = transformer_xl.Config(
+        text[1].size,
+        128,
+        2,
+        2,
+        128,
+        memory_length=memory,
+        dropout_rate=0.0,
+        max_length=ALL,
+        initializer_range=0.1,
+        layers="scanned",
     )
     setting = Setting(config, {"phase1": LENGTH}, batch_sizes={"phase1": LANES})
     return Objective(base.Config(arrangement="streams"), setting).with_text(*text)
@@ -88,23 +97,34 @@ def batches_of(task: Objective, start: int = 0, share: Share = WHOLE) -> list[di
     return [batch for _, batch in Loader(task.source, phases, start, task.batch_specs, LoaderConfig(), share)]
 
 
-def trained(task: Objective, layout: str, batches: list[dict[str, np.ndarray]]) -> list[TrainState]:
-    """The states after each step, with the metrics of that step alone."""
-    devices, mesh_config, micro_batches = LAYOUTS[layout]
-    of = experiment_of(mesh_config, micro_batches)
-    mesh = of.make_mesh(jax.devices()[:devices])
-    state, frozen = of.initial_state(task, mesh).make(0)
-    assert meshes.is_split(state.params) == (layout == "sharded update")
-    states = []
-    with meshes.activations(mesh):
-        step = of.jitted_step(task, "phase1", of.phases.phases[0], state)
-        for batch in batches:
-            before = state.metrics["lm_loss"]
-            state = step(jax.tree.map(jnp.copy, state), frozen, meshes.to_devices(batch, mesh))
-            states.append(jax.device_get(state))
-            added = jax.tree.map(jnp.subtract, state.metrics["lm_loss"], before)
-            states[-1].metrics = {"lm_loss": jax.device_get(added)}
-    return states
+class Trainer:
+    """Trains in one layout; the step is compiled once."""
+
+    def __init__(self, task: Objective, layout: str):
+        devices, mesh_config, micro_batches = LAYOUTS[layout]
+        of = experiment_of(mesh_config, micro_batches)
+        self.mesh = of.make_mesh(jax.devices()[:devices])
+        self.initial = of.initial_state(task, self.mesh)
+        self.first, self.frozen = self.initial.make(0)
+        assert meshes.is_split(self.first.params) == (layout == "sharded update")
+        self.step = of.jitted_step(task, "phase1", of.phases.phases[0], self.first)
+
+    def __call__(self, batches: list[dict[str, np.ndarray]], state: TrainState | None = None) -> list[TrainState]:
+        """The states after each step, with the metrics of that step alone."""
+        state, states = state or self.first, []
+        with meshes.activations(self.mesh):
+            for batch in batches:
+                before = state.metrics["lm_loss"]
+                state = self.step(jax.tree.map(jnp.copy, state), self.frozen, meshes.to_devices(batch, self.mesh))
+                states.append(jax.device_get(state))
+                added = jax.tree.map(jnp.subtract, state.metrics["lm_loss"], before)
+                states[-1].metrics = {"lm_loss": jax.device_get(added)}
+        return states
+
+
+@functools.cache
+def trainer(text: Text, layout: str = "one device", memory: int = ALL) -> Trainer:
+    return Trainer(task_of(text, memory), layout)
 
 
 def read_at_once(task: Objective, params: Any, batches: list[dict[str, np.ndarray]]) -> np.ndarray:
@@ -134,11 +154,11 @@ def read_at_once(task: Objective, params: Any, batches: list[dict[str, np.ndarra
 def alone(text: Text) -> tuple[Objective, list[dict[str, np.ndarray]], list[TrainState]]:
     task = task_of(text)
     batches = batches_of(task)
-    return task, batches, trained(task, "one device", batches)
+    return task, batches, trainer(text)(batches)
 
 
 def test_segments_with_memory_have_the_losses_of_the_whole_text(text: Text) -> None:
-    """Over the end of an epoch too. Memory that is too short, or never zeroed, gives other losses."""
+    """Over the end of an epoch too. Memory that is lost, or never zeroed, gives other losses."""
     task, batches, states = alone(text)
     per_epoch = task.source("train", "phase1", 0).for_batches(LANES).rows_per_epoch // LANES
     assert 1 < per_epoch < STEPS
@@ -146,25 +166,43 @@ def test_segments_with_memory_have_the_losses_of_the_whole_text(text: Text) -> N
     wanted = read_at_once(task, states[0].params, batches)
     found = [float(state.metrics["lm_loss"].mean()) for state in states]
     np.testing.assert_allclose(found, wanted.mean(axis=(1, 2)), rtol=1e-5)
-    short = trained(task_of(text, LENGTH), "one device", batches)
-    losses = [float(state.metrics["lm_loss"].mean()) for state in short]
-    np.testing.assert_allclose(losses[:2], found[:2], rtol=1e-5)  # all that there is
-    assert np.abs(np.subtract(losses[2:], found[2:])).min() > 1e-4
+    lost = trainer(text)([{**batch, "lane_starts": np.ones_like(batch["lane_starts"])} for batch in batches])
+    losses = [float(state.metrics["lm_loss"].mean()) for state in lost]
+    assert np.abs(np.subtract(losses[1:], found[1:])).min() > 1e-4
     never = [{**batch, "lane_starts": np.zeros_like(batch["lane_starts"])} for batch in batches]
-    other = trained(task, "one device", never)
+    other = trainer(text)(never)
     assert abs(float(other[per_epoch].metrics["lm_loss"].mean()) - found[per_epoch]) > 1e-5
 
 
-@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "one device"])
+def compare(found: list[TrainState], wanted: list[TrainState]) -> None:
+    """Row by row: each lane has its own memory."""
+    for one, other in zip(found, wanted, strict=True):
+        assert float(one.metrics["lm_loss"].mean()) == pytest.approx(float(other.metrics["lm_loss"].mean()), 1e-5)
+        np.testing.assert_array_equal(one.memory["past_mask"], other.memory["past_mask"])
+        np.testing.assert_allclose(one.memory["past_states"], other.memory["past_states"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", NAMES)
 def test_every_layout_hands_on_the_same_memory(layout: str, text: Text) -> None:
-    """Row by row: each lane has its own."""
-    task, batches, wanted = alone(text)
-    for found, expected in zip(trained(task, layout, batches), wanted, strict=True):
-        assert float(found.metrics["lm_loss"].mean()) == pytest.approx(float(expected.metrics["lm_loss"].mean()), 1e-5)
-        np.testing.assert_array_equal(found.memory["past_mask"], expected.memory["past_mask"])
-        for name in ("past_states",):
-            np.testing.assert_allclose(found.memory[name], expected.memory[name], rtol=1e-4, atol=1e-4)
+    _, batches, wanted = alone(text)
+    compare(trainer(text, layout)(batches), wanted)
     assert np.abs(np.diff(wanted[-1].memory["past_states"], axis=0)).max(axis=(1, 2, 3)).min() > 0.1
+
+
+def test_a_run_goes_on_with_its_memory_on_other_devices(text: Text, tmp_path: Path) -> None:
+    _, batches, wanted = alone(text)
+    whole, other = trainer(text), trainer(text, "sharded update")
+    for name, step in (("one", whole), ("eight", other)):
+        state = step.first
+        with meshes.activations(step.mesh):
+            for batch in batches[:3]:
+                state = step.step(jax.tree.map(jnp.copy, state), step.frozen, meshes.to_devices(batch, step.mesh))
+        checkpoints = Checkpoints(str(tmp_path / name), CheckpointConfig())
+        checkpoints.save(state, {})
+        checkpoints.close()
+    for name, step in (("one", other), ("eight", whole)):
+        restored = restoring.restore(str(tmp_path / name), step.initial.shapes[0], print)
+        compare(step(batches[3:], restored), wanted[3:])
 
 
 def test_no_gradient_reaches_an_earlier_step(text: Text) -> None:
@@ -195,8 +233,6 @@ def test_an_evaluation_carries_its_own_memory(text: Text) -> None:
     evaluation = Evaluation(task, mesh, phase, 10_000)
     found = [evaluation.run(states[0].params, {})["lm_loss"] for _ in range(2)]
     assert found[0] == found[1] == pytest.approx(wanted.mean(), rel=1e-5)
-    without = Evaluation(task_of(text, 0), mesh, phase, 10_000).run(states[0].params, {})["lm_loss"]
-    assert abs(without - found[0]) > 1e-3
     assert "lm_loss" in evaluation.metric_names()
 
 
@@ -214,16 +250,27 @@ def test_lanes_go_on_from_step_to_step_for_any_number_of_hosts(text: Text) -> No
 
 
 def test_a_skipped_step_leaves_every_lane_empty(text: Text) -> None:
-    task, batches, states = alone(text)
-    of = experiment_of()
-    mesh = of.make_mesh(jax.devices()[:1])
-    state, frozen = of.initial_state(task, mesh).make(0)
-    with meshes.activations(mesh):
-        step = of.jitted_step(task, "phase1", of.phases.phases[0], state)
-        for number, batch in enumerate(batches[:3]):
-            weights = np.full(LANES, np.nan, np.float32) if number == 1 else batch["row_weights"]
-            state = step(state, frozen, meshes.to_devices({**batch, "row_weights": weights}, mesh))
-            if number == 1:
-                assert not any(np.any(x) for x in jax.device_get(state.memory).values())
-    assert int(state.skipped.count) == 1
-    np.testing.assert_array_equal(np.asarray(state.memory["past_mask"]).sum(axis=1), LENGTH)
+    _, batches, _ = alone(text)
+    spoilt = {**batches[1], "row_weights": np.full(LANES, np.nan, np.float32)}
+    states = trainer(text)([batches[0], spoilt, batches[2]])
+    assert int(states[-1].skipped.count) == 1
+    assert not any(np.any(x) for x in states[1].memory.values())
+    np.testing.assert_array_equal(states[2].memory["past_mask"].sum(axis=1), LENGTH)
+
+
+def test_runs_that_cannot_hand_memory_on_are_refused(text: Text) -> None:
+    task, of = task_of(text), experiment_of()
+    check_memory(task, of, has_parts=False)
+    with pytest.raises(UserError, match=r"config.corpus.parts is a mixture, .*memory_length to 0, or give one corpus"):
+        check_memory(task, of, has_parts=True)
+    rolls = dataclasses.replace(of, training=dataclasses.replace(of.training, on_spike="roll_back"))
+    with pytest.raises(UserError, match="on_spike is 'roll_back', which skips batches, .* set it to 'warn'"):
+        check_memory(task, rolls, has_parts=False)
+    check_memory(task_of(text, 0), rolls, has_parts=True)
+    steps = task.source("eval", "phase1", 0).for_batches(LANES).rows_per_epoch // LANES
+    check_lanes(task_of(text, steps * LENGTH), of)
+    with pytest.raises(UserError, match=f"memory_length is {steps * LENGTH + 1}, and each of {LANES} rows of a batch"):
+        check_lanes(task_of(text, steps * LENGTH + 1), of)
+    many = Phases((Phase(STEPS, 1000, LENGTH, "phase1"),))
+    with pytest.raises(UserError, match="phase1.batch_size is 1000, and each row of a batch reads its own part"):
+        check_lanes(task, dataclasses.replace(of, phases=many))
