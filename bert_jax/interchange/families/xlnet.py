@@ -1,12 +1,12 @@
 """XLNet in transformers (Yang et al. 2019): kernels with an axis of heads, and a summary of the last token.
 
-XLNetForQuestionAnswering, whose scores of the end of an answer depend on its start, is not read: our models for
-extracting answers score both alone, as XLNetForQuestionAnsweringSimple does.
+Two keys are ours alone, and transformers reads past them: ``n_positions``, the most positions of a row, and
+``attention_dropout``, where the rate of attention is not ``dropout``. XLNetForQuestionAnsweringSimple is read, which
+scores the begin and the end of an answer alone, as we do; XLNetForQuestionAnswering, which does not, is not read.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -50,6 +50,8 @@ class Family(family.Family):
         "n_head": "num_heads",
         "d_inner": "mlp_dim",
         "dropout": "dropout_rate",
+        "attention_dropout": "attention_dropout_rate",
+        "n_positions": "max_length",
         "summary_last_dropout": "classifier_dropout_rate",
         "mem_len": "memory_length",
         "reuse_len": "reuse_length",
@@ -58,6 +60,7 @@ class Family(family.Family):
     }
     defaults: ClassVar[Mapping[str, float]] = {
         "dropout": 0.1,
+        "n_positions": 512,
         "summary_last_dropout": 0.1,
         "mem_len": 0,
         "reuse_len": 0,
@@ -98,14 +101,13 @@ class Family(family.Family):
         )
 
     def to_config(self, config: Any, pad_id: int) -> dict[str, Any]:
-        # One rate serves attention too there; ``from_config`` reads it so.
         fixed = {name: value for name, value in self.fixed.items() if name not in ("is_decoder", "pruned_heads")}
         return super().to_config(config, pad_id) | fixed | {"d_head": config.head_dim}
 
     def from_config(self, theirs: Mapping[str, Any], where: str, file: str = "config.json") -> ModelConfig:
-        given = {**theirs, **{name: theirs.get(name) or 0 for name in self.nullable}}
+        given = {"attention_dropout": theirs.get("dropout", self.defaults["dropout"]), **theirs}
+        given |= {name: theirs.get(name) or 0 for name in self.nullable}
         config: Any = super().from_config(given, where, file)
-        config = dataclasses.replace(config, attention_dropout_rate=config.dropout_rate)
         if (found := theirs.get("d_head")) not in (None, config.head_dim):
             raise UserError(
                 f"{where}/{file} has d_head {found!r}; models with {config.head_dim}, d_model / n_head, can be read"
