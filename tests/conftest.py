@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
@@ -19,6 +20,7 @@ from absl import flags
 from tests import costs, toy
 
 COMPILED = "BERT_JAX_TESTS_COMPILED"  # the folder of compiled programs
+_PROGRAMS: dict[str, Any] = {}  # key of jax's cache -> the program that a worker keeps, and how long it compiled
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 
 
@@ -57,21 +59,39 @@ def _strict_jax() -> None:
 def _compiled_once() -> Iterator[None]:
     """What one worker has compiled, both read. Commands that tests start compile for themselves: they may be killed.
 
-    jax writes into its cache in place, so that the other worker could read half of a program.
+    jax writes into its cache in place, so that the other worker could read half of a program. It would read a program
+    anew for every run that needs the program: a worker keeps what it has compiled or read to the end of a test file.
     """
     import jax
+    from jax._src import compilation_cache
     from jax._src.lru_cache import LRUCache
+
+    read, write = compilation_cache.get_executable_and_time, compilation_cache.put_executable_and_time
 
     def put(self: LRUCache, key: str, value: bytes) -> None:
         part = Path(self.path, f"{key}.{os.getpid()}")
         part.write_bytes(value)
         part.rename(Path(self.path, f"{key}-cache"))
 
+    def get(key: str, *how: Any) -> Any:
+        if key not in _PROGRAMS:
+            program, seconds = read(key, *how)
+            if program is None:
+                return None, None
+            _PROGRAMS[key] = program, seconds
+        return _PROGRAMS[key]
+
+    def keep(key: str, name: str, program: Any, backend: Any, seconds: int) -> None:
+        _PROGRAMS[key] = program, seconds
+        write(key, name, program, backend, seconds)
+
     jax.config.update("jax_compilation_cache_dir", os.environ[COMPILED])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LRUCache, "put", put)
+        patch.setattr(compilation_cache, "get_executable_and_time", get)
+        patch.setattr(compilation_cache, "put_executable_and_time", keep)
         yield
 
 
@@ -107,6 +127,7 @@ def _forget_compiled() -> Iterator[None]:
     yield
     if jax := sys.modules.get("jax"):
         jax.clear_caches()
+    _PROGRAMS.clear()
 
 
 @pytest.fixture

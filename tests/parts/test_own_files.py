@@ -43,7 +43,10 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ``FILES``, a recipe, a run ``whole``, and a run ``cut`` that was broken off twice and goes on."""
+    """A folder with ``FILES``, a recipe, a run ``whole``, and a run ``cut`` that has lost 50 steps and goes on.
+
+    The steps that it has are those of ``whole``: it is not trained twice up to there.
+    """
     folder = tmp_path_factory.mktemp("outside")
     for name, text in FILES.items():
         (folder / f"{name}.py").write_text(textwrap.dedent(text).lstrip())
@@ -54,8 +57,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     checkpoints = {"every_steps": 10, "keep": 100}
     recipe = gang.make_inputs(folder, 20, training=training, checkpoints=checkpoints, export=True, examples=())
     gang.train(recipe, folder / "whole", *flags(folder))
-    for step in (13, 33):
-        gang.break_off(recipe, folder / "cut", step, *flags(folder))
+    shutil.copytree(folder / "whole", folder / "cut")
+    for step in saved_steps(str(folder / "cut")):
+        if step > 10:
+            shutil.rmtree(folder / "cut" / "checkpoints" / str(step))
     gang.train(recipe, folder / "cut", *flags(folder))
     return folder
 
@@ -74,7 +79,6 @@ def flags(folder: Path) -> list[str]:
             "phase3": {**phase, "masking": masking},
         },
         "model.encoder": own["blocks"],
-        "model.layers": "scanned",
         "optimizer.name": own["two_rules"],
         "schedule.name": own["root"],
         "training.eval_phase": "phase1",
@@ -186,8 +190,8 @@ def own_encoder(code: str, name: str, **sizes: Any) -> tuple[ModelConfig, Any]:
     catalogue.trust(file)
     shared = {"num_heads": 2, "mlp_dim": 64, "max_length": 32}
     config = encoder_file(file.name).Config(TOKENIZER.size, 32, **shared, **sizes)
-    rng = np.random.default_rng(0)
-    return config, jax.tree.map(lambda w: rng.normal(0.0, 0.2, w.shape).astype(w.dtype), fresh_params(config))
+    rng, shapes = np.random.default_rng(0), jax.eval_shape(lambda: fresh_params(config))
+    return config, jax.tree.map(lambda w: rng.normal(0.0, 0.2, w.shape).astype(w.dtype), shapes)
 
 
 def test_a_rotary_encoder_of_the_page_with_blocks_of_its_own() -> None:
