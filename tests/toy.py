@@ -76,7 +76,10 @@ def recipe(text: Path, **changes: Any) -> dict[str, Any]:
 
 
 # Settings of the model that an objective needs; all others take BERT's.
-MODELS: dict[str, dict[str, Any]] = {"mass": {"encoder": "seq2seq", "num_decoder_layers": 1}}
+MODELS: dict[str, dict[str, Any]] = {
+    "mass": {"encoder": "seq2seq", "num_decoder_layers": 1},
+    "permuted": {"encoder": "xlnet"},
+}
 
 
 def write_recipe(path: Path, config: dict[str, Any]) -> Path:

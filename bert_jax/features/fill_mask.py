@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.features.text_model import TextModel
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.model import LM_HEAD, Model
+from bert_jax.models.model import LM_HEAD, QUERIES, Model, has_queries
 from bert_jax.records import MASK
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.text.tokenizer import Tokenizer
@@ -77,7 +78,9 @@ def fill_mask(model: TextModel, texts: Sequence[str], best: int = 5) -> list[Fil
     types = [np.zeros_like(ids) for ids in encoded]
     rows = EncodedRows.of({"input_ids": encoded, "token_type_ids": types}, {"masked_positions": places})
     mesh = make_mesh(MeshConfig(), jax.local_devices())  # without the devices of other processes, which do not run this
-    forward = Forward(functools.partial(_probabilities, config), mesh, BATCH_SIZE)
+    asks = has_queries(config.encoder) and model.facts.get("asks", "" if "objective" in model.facts else QUERIES)
+    computed = functools.partial(_probabilities, config, tokenizer.mask_id if asks else None)
+    forward = Forward(computed, mesh, BATCH_SIZE)
     read = {name: params[name] for name in ("encoder", LM_HEAD.name)}
 
     def candidates(row: np.ndarray) -> tuple[tuple[str, float], ...]:
@@ -97,9 +100,15 @@ def fill_mask(model: TextModel, texts: Sequence[str], best: int = 5) -> list[Fil
     return [filled[number] for number in range(len(texts))]
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _probabilities(config: ModelConfig, params: Any, batch: Any) -> dict[str, jax.Array]:
-    """Return the probability of every piece at every mask, [B, P, V]."""
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _probabilities(config: ModelConfig, hidden: int | None, params: Any, batch: Any) -> dict[str, jax.Array]:
+    """Return the probability of every piece at every mask, [B, P, V].
+
+    ``hidden``: the id of the mask, if the model predicts from queries. These see all tokens but masks.
+    """
+    if hidden is not None:
+        order = (batch["input_ids"] == hidden).astype(jnp.int32)
+        batch = {**batch, "order_ids": order, QUERIES: batch["masked_positions"]}
     outputs: Any = Model(config, (LM_HEAD,)).apply({"params": params}, batch)
     return {"probabilities": jax.nn.softmax(outputs["mlm_logits"])}
 

@@ -52,7 +52,7 @@ class HeadClass:
     @property
     def ending(self) -> str:
         """The class name without the family's name, such as "ForMaskedLM"."""
-        return self.architecture.removeprefix(self.family.name)
+        return self.family.ending_of(self.architecture)
 
     @property
     def num_outputs(self) -> int:
@@ -72,7 +72,7 @@ class HeadClass:
 def of_pretraining(config: ModelConfig, parts: Collection[str]) -> str:
     """Return the transformers class name of a model that was pretrained with these ``parts``."""
     family = family_of(config.encoder)
-    return f"{family.name}{family.causal}" if config.causal and family.causal else _pretraining_class(family, parts)
+    return family.class_name(family.causal) if config.causal and family.causal else _pretraining_class(family, parts)
 
 
 def has_pretraining_class(config: ModelConfig, parts: Collection[str]) -> bool:
@@ -86,7 +86,7 @@ def has_pretraining_class(config: ModelConfig, parts: Collection[str]) -> bool:
 def _pretraining_class(family: Family, parts: Collection[str]) -> str:
     """Return the class "...ForPreTraining" if ``parts`` include all heads that it needs, else "...ForMaskedLM"."""
     needed = set(family.classes.get("ForPreTraining", ("none",)))
-    return f"{family.name}{'ForPreTraining' if needed <= {'encoder', 'pooler', *parts} else 'ForMaskedLM'}"
+    return family.class_name("ForPreTraining" if needed <= {"encoder", "pooler", *parts} else "ForMaskedLM")
 
 
 def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> HeadClass:
@@ -119,7 +119,7 @@ def of_facts(facts: Mapping[str, Any], parts: Collection[str] | None = None) -> 
     has_rate = family.classifier_dropout and "classifier" in family.classes[ending]
     dropout = task.get("dropout_rate") if has_rate else None
     labels = tuple(map(str, facts.get("labels") or ())) if named else ()
-    return HeadClass(f"{family.name}{ending}", labels, problem_type, dropout)
+    return HeadClass(family.class_name(ending), labels, problem_type, dropout)
 
 
 def has_class(config: ModelConfig, ending: str) -> bool:
@@ -150,9 +150,10 @@ def of_config(family: Family, theirs: Mapping[str, Any], tensors: Mapping[str, A
     if foreign:
         raise UserError(f"{where} is {foreign[0]}; readable: {', '.join(family.architectures)}")
     architecture = next((name for name in named if name in family.architectures), None)
-    architecture = architecture or f"{family.name}{_of_tensors(family, tensors, where)}"
-    ending = architecture.removeprefix(family.name)
-    weight = tensors.get("classifier.weight", tensors.get("classifier.out_proj.weight"))
+    architecture = architecture or family.class_name(_of_tensors(family, tensors, where))
+    ending = family.ending_of(architecture)
+    weights = ("classifier.weight", "classifier.out_proj.weight", "logits_proj.weight")
+    weight = next((tensors[name] for name in weights if name in tensors), None)
     labels = _labels(theirs, weight, ending, where)
     problem_type = theirs.get("problem_type") if ending == "ForSequenceClassification" else None
     if problem_type is None and ending == "ForSequenceClassification":
@@ -177,7 +178,7 @@ def _of_tensors(family: Family, tensors: Collection[str], where: str) -> str:
         endings = [ending for ending in _LABELLED if ending in family.classes]
         if len(endings) < len(_LABELLED):
             return endings[0] if endings else "Model"
-        known = {f"{family.name}{ending}": family.classes[ending] for ending in endings}
+        known = {family.class_name(ending): family.classes[ending] for ending in endings}
         fits = [{one.theirs for one in family.entries(1, name) if one.part in own} for name, own in known.items()]
         if fits[0] == fits[1]:
             raise UserError(
@@ -187,7 +188,7 @@ def _of_tensors(family: Family, tensors: Collection[str], where: str) -> str:
         inside = "classifier.out_proj.weight" in tensors
         return "ForSequenceClassification" if inside or "pooler" in parts else "ForTokenClassification"
     if "mlm_head" in parts:
-        return _pretraining_class(family, parts).removeprefix(family.name)
+        return family.ending_of(_pretraining_class(family, parts))
     return "ForNextSentencePrediction" if "nsp_head" in parts else "Model"
 
 

@@ -66,6 +66,7 @@ class Family(abc.ABC):
       model_type: the ``model_type`` in ``config.json``.
       prefix: the prefix of the encoder's tensors in a model that has a head.
       classes: the end of a class name -> the parts of our tree that a model of the class has.
+      endings: the end of a class name in ``classes`` -> the end that the name has in transformers, where they differ.
       pretrained: the heads that pretraining trains. An import reads such a head if the file has all its tensors, even
         if the class that the file names (such as BertForMaskedLM) does not have the head.
       fields: a key of ``config.json`` -> the field of the encoder's ``Config`` that holds the same value.
@@ -88,6 +89,7 @@ class Family(abc.ABC):
     model_type: ClassVar[str]
     prefix: ClassVar[str]
     classes: ClassVar[Mapping[str, tuple[str, ...]]]
+    endings: ClassVar[Mapping[str, str]] = {}
     pretrained: ClassVar[tuple[str, ...]] = ("pooler", "mlm_head", "nsp_head")
     fields: ClassVar[Mapping[str, str]]
     defaults: ClassVar[Mapping[str, float]]
@@ -113,7 +115,16 @@ class Family(abc.ABC):
     @property
     def architectures(self) -> dict[str, tuple[str, ...]]:
         """Full name of each transformers class -> the parts of our tree that a model of the class has."""
-        return {f"{self.name}{ending}": parts for ending, parts in self.classes.items()}
+        return {self.class_name(ending): parts for ending, parts in self.classes.items()}
+
+    def class_name(self, ending: str) -> str:
+        """Return the full name of a transformers class, given its end in ``classes``."""
+        return f"{self.name}{self.endings.get(ending, ending)}"
+
+    def ending_of(self, architecture: str) -> str:
+        """Return the end in ``classes`` of the full name of a transformers class."""
+        ending = architecture.removeprefix(self.name)
+        return {theirs: ours for ours, theirs in self.endings.items()}.get(ending, ending)
 
     @abc.abstractmethod
     def map(self, architecture: str, pad_id: int) -> tuple[Entry, ...]:

@@ -22,6 +22,7 @@ class Entry(NamedTuple):
       skipped: the number of leading rows of transformers' table that our table does not have.
       optional: whether models of some sizes have no such array.
       turned: whether a kernel is the weight [out, in] of a Linear. If False, it is the weight [in, out] of a Conv1D.
+      last_first: whether the last axis of our array is the first axis there; all others are the same.
     """
 
     ours: str
@@ -30,6 +31,7 @@ class Entry(NamedTuple):
     skipped: int = 0
     optional: bool = False
     turned: bool = True
+    last_first: bool = False
 
     @property
     def part(self) -> str:
@@ -58,6 +60,8 @@ def to_theirs(array: np.ndarray, entry: Entry) -> np.ndarray:
     A kernel [*inputs, *outputs] becomes the weight [out, in] of a Linear, or [in, out] of a Conv1D. A table gets rows
     of zeros where our table skips rows. A bias is flattened to one axis. All other arrays stay as they are.
     """
+    if entry.last_first:
+        return np.ascontiguousarray(np.moveaxis(array, -1, 0))
     if entry.skipped:
         return np.concatenate([np.zeros((entry.skipped, *array.shape[1:]), array.dtype), array])
     if not entry.inputs:
@@ -69,4 +73,6 @@ def to_theirs(array: np.ndarray, entry: Entry) -> np.ndarray:
 
 def to_ours(array: np.ndarray, entry: Entry, shape: tuple[int, ...]) -> np.ndarray:
     """Return an array of transformers as an array of ``shape`` in our tree: the inverse of ``to_theirs``."""
+    if entry.last_first:
+        return np.ascontiguousarray(np.moveaxis(array, 0, -1))
     return np.ascontiguousarray(array.T if entry.inputs and entry.turned else array[entry.skipped :]).reshape(shape)

@@ -46,7 +46,7 @@ def _has_types(config: ModelConfig) -> bool:
 def _of_one_type(tokenizer_json: str) -> str:
     """Return a ``tokenizer.json`` that gives both texts of a pair type 0, the only one of the model."""
     content = json.loads(tokenizer_json)
-    for part in content["post_processor"]["pair"]:
+    for part in (*content["post_processor"]["single"], *content["post_processor"]["pair"]):
         next(iter(part.values()))["type_id"] = 0
     return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
 
@@ -69,6 +69,7 @@ def _tokenizer_config(config: ModelConfig, tokenizer: Tokenizer, is_bert: bool) 
         "do_lower_case": tokenizer.lowercase,
         "model_max_length": config.max_length,
         **({} if is_bert else names),
+        **({"padding_side": "left"} if tokenizer.cls_last else {}),  # then the last position is [CLS]
         **tokenizer.switches,
         **_special_tokens(tokenizer),
     }

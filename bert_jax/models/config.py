@@ -121,6 +121,11 @@ class ModelConfig:
         return True
 
     @property
+    def summary(self) -> Literal["first", "last"]:
+        """The token of a text whose vector a pooler reads; in a causal model, the last token alone has seen it all."""
+        return "last" if self.causal else "first"
+
+    @property
     def classifier_pooling(self) -> Literal["cls", "mean"]:
         """The vector of a text that ``modernbert.Pooler`` gives a classifier: the vector of [CLS], or the mean.
 

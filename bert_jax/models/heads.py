@@ -71,10 +71,9 @@ class Pooler(Head):
 def summary_positions(config: ModelConfig, attention_mask: jax.Array) -> jax.Array:
     """Return the position [B, 1] of the vector that represents a whole sequence, from attention_mask [B, L].
 
-    It is position 0, where ``[CLS]`` is. In a causal model it is the last real position, because ``[CLS]`` sees only
-    itself.
+    It is position 0, where ``[CLS]`` is, or the last real position, as ``config.summary`` says.
     """
-    if config.causal:
+    if config.summary == "last":
         length = attention_mask.shape[1]
         return jnp.max(jnp.where(attention_mask > 0, jnp.arange(length)[None, :], 0), axis=1, keepdims=True)
     return jnp.zeros((attention_mask.shape[0], 1), jnp.int32)

@@ -23,6 +23,7 @@ from bert_jax.records import Batch
 _Named: TypeAlias = Literal["Pooler", "LmHead", "TokenHead"]
 BERT = "bert"  # the encoder of a recorded model that does not name its encoder
 IDS = ("input_ids", "attention_mask")  # the features that every encoder reads
+QUERIES = "query_positions"  # the feature that an encoder with two streams reads (``objectives.permuted``)
 
 
 class Part(NamedTuple):
@@ -154,6 +155,11 @@ def encoder_file(name: str) -> ModuleType:
 def encoder_of(config: ModelConfig) -> nn.Module:
     """Return the encoder that ``config`` describes."""
     return encoder_file(config.encoder).Encoder(config)  # type: ignore[no-any-return]
+
+
+def has_queries(encoder: str) -> bool:
+    """Return whether an encoder has a second stream, which predicts tokens at positions without reading them there."""
+    return QUERIES in getattr(encoder_file(encoder).Encoder, "reads_if_given", ())
 
 
 def token_head(config: ModelConfig) -> tuple[Part, ...]:

@@ -269,7 +269,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
         own = None if type(self).forward is PretrainingObjective.forward else forward
         heads = {name for part in self.parts for head in heads_of(model, part) for name in head.reads}
         functions = Functions(self.inputs, self.derived, own, self.output_shapes)
-        needed = features_read(heads, functions, self._terms, spec) | lanes_read(self.memory, rows)
+        needed = features_read(heads, functions, self._terms, spec) | lanes_read(self.memory, rows, self.setting.model)
         if lacking := sorted(needed - spec.keys()):
             having = arrangements_with(lacking)
             begin = f"objective {self.name!r} needs {', '.join(lacking)}, which the arrangement {rows.arrangement!r}"

@@ -22,8 +22,11 @@ def memory_of(model: ModelConfig) -> Mapping[str, Feature]:
     return past(model) if past else {}
 
 
-def lanes_read(memory: Mapping[str, Feature], rows: RowsConfig) -> set[str]:
-    """Return the feature that says where lanes begin, if there is memory. Raises ``UserError`` if ``rows`` lack it."""
+def lanes_read(memory: Mapping[str, Feature], rows: RowsConfig, model: ModelConfig) -> set[str]:
+    """Return the feature that says where lanes begin, if there is memory.
+
+    Raises ``UserError`` if ``rows`` lack it, or if the next row begins where the memory of ``model`` does not end.
+    """
     if not memory:
         return set()
     if not rows.in_lanes:
@@ -31,6 +34,14 @@ def lanes_read(memory: Mapping[str, Feature], rows: RowsConfig) -> set[str]:
             f"the model has memory, and the arrangement {rows.arrangement!r} has rows that do not go on from batch to "
             f"batch; set config.objective.arrangement to {' or '.join(map(repr, arrangements_with([LANE_STARTS])))}, "
             f"or {_LESS}"
+        )
+    length, arranger = rows.max_length, rows.arranger
+    begins = arranger.reused(length) if hasattr(arranger, "reused") else length
+    if begins != (kept := getattr(model, "reuse_length", 0) or length):
+        raise UserError(
+            f"config.model.reuse_length lets {kept} of the {length} positions of a row enter the memory, and in the "
+            f"arrangement {rows.arrangement!r} the next row begins after {begins}; set it to {begins % length} (0: "
+            f"all), which the encoder xlnet can, or {_LESS}"
         )
     return {LANE_STARTS}
 

@@ -37,6 +37,7 @@ BASELINES = {
     "replaced_loss": (("replaced_entropy", "entropy of the replaced share"),),
     "replaced_precision": (("replaced_rate", "replaced share"),),
     "mlm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cloze_cross_entropy", "3-gram cloze")),
+    "plm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cloze_cross_entropy", "3-gram cloze")),
     "lm_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cross_entropy", "3-gram")),
     "fragment_loss": (("unigram_cross_entropy", "unigram"), ("trigram_cross_entropy", "3-gram")),
     "accuracy": (("majority_rate", "majority rate"), ("chance_rate", "chance")),

@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_jax.rows import random
 from bert_jax.task import Bucket, RowSource
-from bert_jax.text.encoded import kept_lengths
+from bert_jax.text.encoded import kept_lengths, typed
 from bert_jax.text.tokenizer import Tokenizer
 
 _MIN_BATCHES = 4  # the fewest batches of a bucket; in a smaller bucket the same rows would often fill up the last batch
@@ -159,9 +159,9 @@ def pair_sequences(
 ) -> dict[str, list[np.ndarray]]:
     """Return ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]`` of every example (Devlin et al. 2019, 4.1).
 
-    In a GPT it is the text and the end token (``Tokenizer.around``); a pair needs [SEP].
+    ``[CLS]`` may be last, and in a GPT it is the text and the end token (``Tokenizer.around``); a pair needs [SEP].
 
-    The tokenizer's ``pair_separators`` gives the number of ``[SEP]`` between text and pair. A sequence that is too long
+    The tokenizer's ``between`` are the ``[SEP]`` between text and pair. A sequence that is too long
     is cut as ``kept_lengths`` says; ``note`` is then called with a line that says how many sequences were cut.
     """
     if any(pair is not None for pair in pairs):
@@ -170,7 +170,7 @@ def pair_sequences(
     second = tokenizer.encode_batch([pair or "" for pair in pairs])
     ids, types, cut = [], [], [0, 0]  # cut: [sequences that were cut, tokens that were dropped]
     cls, sep = (np.array(special, np.int32) for special in tokenizer.around)
-    between = np.repeat(sep, tokenizer.pair_separators)
+    between = np.array(tokenizer.between, np.int32)
     for a, b, pair in zip(first, second, pairs, strict=True):
         capacity = max_length - len(cls) - len(sep) - (0 if pair is None else len(between))
         kept_a, kept_b = kept_lengths(len(a), len(b) if pair is not None else 0, capacity)
@@ -178,8 +178,9 @@ def pair_sequences(
             cut = [cut[0] + 1, cut[1] + lost]
         parts = [cls, a[:kept_a], sep] if pair is None else [cls, a[:kept_a], between, b[:kept_b], sep]
         ids.append(np.concatenate(parts))
-        of_first = len(ids[-1]) if pair is None else kept_a + 1 + len(between)
-        types.append(np.repeat(np.array([0, 1], np.int32), [of_first, len(ids[-1]) - of_first]))
+        of_first = len(ids[-1]) if pair is None else len(cls) + kept_a + len(between)
+        of_texts = np.repeat(np.array([0, 1], np.int32), [of_first, len(ids[-1]) - of_first])
+        types.append(typed(of_texts, tokenizer.cls_last))
     if cut[0] and note is not None:
         note(
             f"{cut[0]:,} of {len(ids):,} sequences are longer than {max_length} tokens; {cut[1]:,} tokens were cut off"

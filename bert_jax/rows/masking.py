@@ -33,6 +33,7 @@ BOUNDARY_FIELDS = {
     "span_right": Field("prediction", is_place=True),
     "span_offsets": Field("prediction"),
 }
+DRAWS = "order_draws"  # a random number of each position, from which an objective makes an order of the positions
 _TRIED_PIECES = 8  # the number of different pieces in the rows on which a strategy is tried
 
 
@@ -274,6 +275,11 @@ def _random_pieces(bits: random.Bits, config: MaskingConfig, facts: TokenFacts, 
         return allowed[random.integers(bits, len(allowed))]
     assert sample is not None
     return sample[random.integers(bits, len(sample))].astype(np.int64)
+
+
+def draws(keys: random.Bits, length: int) -> Ids:
+    """Return a random number of 31 bits for each position, [n, length]; ``keys`` [n] as in ``mask_rows``."""
+    return (random.fold(random.fold(keys, 4)[:, None], np.arange(length)) >> np.uint64(33)).astype(np.int32)
 
 
 def span_boundaries(features: Mapping[str, np.ndarray], is_text: Bools) -> dict[str, np.ndarray]:

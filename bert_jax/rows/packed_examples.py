@@ -25,17 +25,17 @@ class PackedExamples(RowSource):
     """
 
     def __init__(
-        self, rows: EncodedRows, kind: str, length: int, batch_size: int, key: np.uint64, causal: bool = False
+        self, rows: EncodedRows, kind: str, length: int, batch_size: int, key: np.uint64, at_end: bool = False
     ):
         """
         Args:
           length: L, the number of positions of a row, in which every example fits.
           batch_size: about the number of examples that a batch has on average (``rows_of``).
           key: the random key of the order.
-          causal: whether the last position of an example represents it, not the first.
+          at_end: whether the last position of an example represents it, not the first.
         """
         assert rows.num_choices is None
-        self._rows, self._kind, self._batch_size, self._causal = rows, kind, batch_size, causal
+        self._rows, self._kind, self._batch_size, self._at_end = rows, kind, batch_size, at_end
         self._lengths, self._key = rows.lengths, key
         self._limits = _limits(length)
         self._fields = {name: Field("position") for name in rows.sequences}
@@ -99,7 +99,7 @@ class PackedExamples(RowSource):
             {name: values[tokens] for name, values in self._rows.sequences.items()},
             np.empty(0, np.int64),
             {},
-            {"cls_positions": lengths - 1 if self._causal else np.zeros_like(lengths), **of_examples},
+            {"cls_positions": lengths - 1 if self._at_end else np.zeros_like(lengths), **of_examples},
         )
         shape = (self._limits.max_length, 0, self._limits.max_sequences)
         return packing.join(flat, np.array([len(one) for one in held]), shape, self._fields, pad=0)

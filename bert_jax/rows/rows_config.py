@@ -16,7 +16,7 @@ from bert_jax.parts import catalogue
 from bert_jax.records import BatchSpec, Feature
 from bert_jax.rows.interfaces import BERT_AROUND, Arrangement, Field, Limits
 from bert_jax.rows.lanes import LANE_STARTS
-from bert_jax.rows.masking import BOUNDARY_FIELDS, FIELDS, MaskingConfig
+from bert_jax.rows.masking import BOUNDARY_FIELDS, DRAWS, FIELDS, MaskingConfig
 from bert_jax.text.tokenizer import Tokenizer
 
 Packing = Literal["none", "packed", "bucketed"]
@@ -27,6 +27,7 @@ _BUCKETS = 4
 
 SHORT_ROWS = 0.1  # the share of documents whose pairs are shorter than a row, as in BERT
 _POSITIONS = {"input_ids": Field("position"), "token_type_ids": Field("position")}
+_ON_REQUEST = {**BOUNDARY_FIELDS, DRAWS: Field("position")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +44,7 @@ class RowsConfig:
         the arrangement has no features per sequence, one for every 8 positions, at least 2.
       around: how many special tokens stand before and after a text (``TokenFacts.around``). An arrangement that can do
         without [CLS] and [SEP] has a method ``with_around``.
-      features: the names of the features that rows have. If None, all except ``masking.BOUNDARY_FIELDS``.
+      features: the names of the features that rows have. If None, all except ``masking.BOUNDARY_FIELDS`` and ``DRAWS``.
     """
 
     max_length: int
@@ -107,7 +108,7 @@ class RowsConfig:
 
     @property
     def _all_fields(self) -> dict[str, Field]:
-        return {**_POSITIONS, **FIELDS, **BOUNDARY_FIELDS, **self.arranger.fields}
+        return {**_POSITIONS, **FIELDS, **_ON_REQUEST, **self.arranger.fields}
 
     @property
     def boundaries(self) -> bool:
@@ -117,7 +118,7 @@ class RowsConfig:
     @property
     def fields(self) -> dict[str, Field]:
         """Return the features of rows, without ``attention_mask``, ``row_weights`` and what packing adds."""
-        names = self._all_fields.keys() - BOUNDARY_FIELDS if self.features is None else self.features
+        names = self._all_fields.keys() - _ON_REQUEST if self.features is None else self.features
         return {name: field for name, field in self._all_fields.items() if name in names}
 
     @property

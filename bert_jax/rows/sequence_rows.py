@@ -17,7 +17,7 @@ from bert_jax.parts import catalogue
 from bert_jax.rows import lanes, packing, random, units
 from bert_jax.rows.interfaces import BERT_AROUND, Ints, Records, Split, TokenFacts
 from bert_jax.rows.lanes import LANE_STARTS
-from bert_jax.rows.masking import mask_rows, span_boundaries
+from bert_jax.rows.masking import DRAWS, draws, mask_rows, span_boundaries
 from bert_jax.rows.plan_cache import PlanCache
 from bert_jax.rows.rows_config import RowsConfig
 from bert_jax.task import Bucket, RowSource
@@ -247,6 +247,8 @@ class SequenceRows(RowSource):
         features = mask_rows(rows, keys, masking, self._facts, predictions, self._sample)
         if self._config.boundaries:
             features |= span_boundaries(features, rows.is_text)
+        if DRAWS in self._config.fields:
+            features[DRAWS] = draws(keys, width)
         if rows.next_ids is not None:
             features["next_ids"] = rows.next_ids
         return {**features, "token_type_ids": rows.token_type_ids, "attention_mask": rows.attention_mask}

@@ -22,7 +22,7 @@ from bert_jax.interchange.moments import read_moments, with_moments
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.losses import distillation
 from bert_jax.models.config import ModelConfig
-from bert_jax.models.model import EncoderPart, config_facts
+from bert_jax.models.model import QUERIES, EncoderPart, config_facts
 from bert_jax.objectives.base import PretrainingObjective, Setting
 from bert_jax.objectives.several import SeveralObjectives, seed_of_member
 from bert_jax.objectives.terms import check_meanings
@@ -313,6 +313,7 @@ class Pretraining(Prepared):
             "corpus_fingerprint": opened.fingerprint,
             "head": {"architecture": of_pretraining(model, parts)} if has_class else None,
             **({"differs": task.differs} if task.differs else {}),
+            **({"asks": QUERIES} if QUERIES in task.of(phases[-1].kind).derived else {}),
             "objective": {"name": catalogue.name_of(module.__name__), **dataclasses.asdict(task.config)},
             **({"encoders": beside} if beside else {}),
             **({"writes": writes} if writes else {}),

@@ -354,9 +354,9 @@ class ExampleTask(SingleTask, abc.ABC):
     def _packed(self, phase: int) -> PackedExamples:
         """Return the packed training rows."""
         [name] = self.setting.names("train")
-        length, batch_size, causal = self.lengths[PACKED], self.setting.batch_size, self.setting.model.causal
+        length, batch_size, at_end = self.lengths[PACKED], self.setting.batch_size, self.setting.model.summary == "last"
         key = random.key("examples", self.setting.seed, phase)
-        return PackedExamples(self.rows[name], PACKED, length, batch_size, key, causal)
+        return PackedExamples(self.rows[name], PACKED, length, batch_size, key, at_end)
 
     def _note_unknown(self, rows: EncodedRows) -> None:
         ids = rows.sequences.get("input_ids", np.zeros(0, np.int32))

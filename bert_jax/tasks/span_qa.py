@@ -88,6 +88,11 @@ class Task(ExampleTask):
 
     def __init__(self, config: Config, setting: Setting):
         setting.tokenizer.need("sep", "a question with its context")
+        if setting.tokenizer.cls_last:
+            raise UserError(
+                "the task span_qa says 'no answer' by [CLS] at the begin of a row, and the tokenizer puts [CLS] at its "
+                "end, as XLNet's; take another model"
+            )
         capacity = setting.max_length - 3 - config.max_query_length
         if capacity < 1:
             raise UserError(

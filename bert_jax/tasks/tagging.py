@@ -33,6 +33,7 @@ from bert_jax.tasks.metrics import standard_errors
 from bert_jax.tasks.metrics.classification import TITLES
 from bert_jax.tasks.metrics.counting import precision_recall_f1, ratio
 from bert_jax.tasks.metrics.entities import conll_entities, entity_counts, entity_metrics
+from bert_jax.text.encoded import typed
 
 _OUTSIDE = "O"
 _MAX_WORDS = 120  # of a sentence that the report shows
@@ -150,7 +151,7 @@ class Task(ExampleTask):
                 how = f"cut: {cut:,} words are not trained on and count as {_OUTSIDE}"
             most = self.setting.max_length
             self.notes.append(f"{long:,} of {len(examples):,} sentences are longer than {most} tokens, {how}")
-        sequences["token_type_ids"] = [np.zeros_like(ids) for ids in sequences["input_ids"]]
+        sequences["token_type_ids"] = [typed(np.zeros_like(ids), tokenizer.cls_last) for ids in sequences["input_ids"]]
         return self.make_rows(sequences, {"example_ids": np.array(rows_of, np.int32)})
 
     def head(self, dropout_rate: float) -> tuple[Part, ...]:

@@ -6,6 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
+from bert_jax.text.roles import CLS_TYPE
+
 
 class Cut(NamedTuple):
     """The pieces of one text, as a library gives them. Every field has one entry for each piece."""
@@ -35,3 +39,8 @@ def kept_lengths(first: int, second: int, capacity: int) -> tuple[int, int]:
     """
     kept = min(first, max(capacity - second, capacity - capacity // 2))
     return kept, min(second, capacity - kept)
+
+
+def typed(token_type_ids: np.ndarray, cls_last: bool) -> np.ndarray:
+    """Return the token types [n] of a sequence; a [CLS] that is the last token has a type of its own."""
+    return np.append(token_type_ids[:-1], np.int32(CLS_TYPE)) if cls_last else token_type_ids

@@ -95,12 +95,12 @@ def _of_model(source: epath.Path, settings: Settings, given: Case) -> Engine:
             f"{source} has other ids than its model: fairseq shifts them; give the tokenizer.json that transformers "
             "saves, or call the file spiece.model to take its own ids for a new model"
         )
-    lowercase, strip_accents = (None, None) if settings.is_albert else given
+    lowercase, strip_accents = (None, None) if settings.has_albert_rules else given
     engine = SentencePieceEngine(reading.read_bytes(source), lowercase, str(source), strip_accents)
     named = {*SPECIAL_TOKENS, *engine.roles.values()}
     added = [token for token in settings.added(engine.vocab) if token["content"] not in named]
-    if settings.is_albert or added or settings.roles.items() - engine.roles.items():
-        return engine.by_rules(settings, given.lowercase is not False)
+    if settings.has_albert_rules or added or settings.roles.items() - engine.roles.items():
+        return engine.by_rules(settings, bool(given.lowercase) if settings.is_xlnet else given.lowercase is not False)
     if settings.switch("keep_accents") is not None:
         _check_switches(engine.as_json, settings)
     return engine
@@ -116,7 +116,7 @@ def _check_switches(engine: JsonEngine, settings: Settings) -> None:
     cases = [step["lowercase"] for step in steps if step["type"] == "BertNormalizer" and len(steps) > 1]
     split = roles.flat(engine.content.get("pre_tokenizer"), "pretokenizers")
     schemes = [step.get("prepend_scheme", "always") for step in split if step["type"] == "Metaspace"]
-    space = {"add_prefix_space": schemes[-1] != "never"} if schemes and settings.is_albert else {}
+    space = {"add_prefix_space": schemes[-1] != "never"} if schemes and settings.has_albert_rules else {}
     for name, value in (engine.switches | space).items():
         said = settings.switch(name)
         if said not in (None, value) and not (name == "do_lower_case" and said in cases):

@@ -106,7 +106,7 @@ class JsonEngine:
         self.special_ids = tuple(self.role_ids.values())
         entries = [entry for entry in content["added_tokens"] if entry["id"] not in self.special_ids]
         self.added_ids = frozenset(entry["id"] for entry in entries)
-        self.pair_separators, self.pair_type = roles.pair_form(content)
+        self.layout = roles.layout_in(content)
         with refusing(f"{where} cannot be used"):
             self.lowercase = "B" not in self.normalized("B")
             self.joiner = "" if self.words("a") == self.words(" a") else " "

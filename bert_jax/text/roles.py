@@ -7,7 +7,7 @@ has the role ``END``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
 from bert_jax.text.settings import END, ROLES
@@ -20,6 +20,23 @@ NAMES = {
     "sep": ("[SEP]", "<sep>", "</s>"),
     "mask": ("[MASK]", "<mask>"),
 }
+
+
+class Layout(NamedTuple):
+    """The special tokens around and between texts.
+
+    Attributes:
+      separators: the number of separators between the texts of a pair.
+      pair_type: the token type of the second text.
+      cls_last: whether [CLS] is the last token, with a type of its own, as in XLNet, and not the first.
+    """
+
+    separators: int = 1
+    pair_type: int = 1
+    cls_last: bool = False
+
+
+CLS_TYPE = 2  # the token type of a [CLS] that is the last token
 
 
 def flat(step: Any, members: str) -> Sequence[Mapping[str, Any]]:
@@ -38,13 +55,10 @@ def is_gpt(roles: Set[str], model: Mapping[str, Any], end: str | None) -> bool:
     return roles.isdisjoint(("cls", "sep")) and bool(end or model.get("end_of_word_suffix"))
 
 
-def template(special: Mapping[str, tuple[str, int]], separators: int, pair_type: int) -> dict[str, Any]:
+def template(special: Mapping[str, tuple[str, int]], layout: Layout) -> dict[str, Any]:
     """Return the post-processor for ``cls A sep`` and ``cls A sep.. B sep``, which names special tokens by their roles.
 
-    Args:
-      special: role -> (token, id).
-      separators: the number of separators between the texts of a pair.
-      pair_type: the token type of the second text.
+    If [CLS] is last, it is for ``A sep cls`` and ``A sep.. B sep cls``. ``special``: role -> (token, id).
     """
 
     def token(role: str, type_id: int = 0) -> dict[str, Any]:
@@ -53,11 +67,14 @@ def template(special: Mapping[str, tuple[str, int]], separators: int, pair_type:
     def text(name: str, type_id: int = 0) -> dict[str, Any]:
         return {"Sequence": {"id": name, "type_id": type_id}}
 
-    single = [token("cls"), text("A"), token("sep")]
+    separators, pair_type, cls_last = layout
+    before, after = ([], [token("cls", CLS_TYPE)]) if cls_last else ([token("cls")], [])
+    first = [*before, text("A"), token("sep")]
+    second = [*[token("sep")] * (separators - 1), text("B", pair_type), token("sep", pair_type)]
     return {
         "type": "TemplateProcessing",
-        "single": single,
-        "pair": [*single, *[token("sep")] * (separators - 1), text("B", pair_type), token("sep", pair_type)],
+        "single": [*first, *after],
+        "pair": [*first, *second, *after],
         "special_tokens": _entries(special),
     }
 
@@ -93,15 +110,14 @@ def special_of(content: Mapping[str, Any]) -> dict[str, int]:
     return {role: entries[role]["ids"][0] for role in (*ROLES, END) if role in entries}
 
 
-def pair_form(content: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the number of separators in a pair and the type of the second text, for the result of ``normal``.
-
-    Both are 0 in a GPT, whose pairs have no separator.
-    """
-    pair = content["post_processor"]["pair"]
-    if "Sequence" in pair[-1]:
-        return 0, 0
-    return len(pair) - 4, pair[-1]["SpecialToken"]["type_id"]
+def layout_in(content: Mapping[str, Any]) -> Layout:
+    """Return the layout of texts in the result of ``normal``. A GPT's pairs have no separator, and one type."""
+    parts = content["post_processor"]["pair"]
+    names = [next(iter(part.values()))["id"] for part in parts]
+    if "sep" not in names:
+        return Layout(0, 0)
+    of_second = next(iter(parts[names.index("B")].values()))["type_id"]
+    return Layout(names.count("sep") - 1, of_second, names[-1] == "cls")
 
 
 def roles_of(
@@ -158,6 +174,8 @@ def _template_roles(step: Mapping[str, Any]) -> dict[str, str]:
     single = [piece["SpecialToken"]["id"] if "SpecialToken" in piece else None for piece in step["single"]]
     if len(single) == 3 and single[0] and single[1] is None and single[2]:
         return {"cls": tokens[single[0]], "sep": tokens[single[2]]}
+    if len(single) == 3 and single[0] is None and single[1] and single[2]:
+        return {"cls": tokens[single[2]], "sep": tokens[single[1]]}
     return {}
 
 
@@ -172,8 +190,8 @@ def check_bare(processors: Sequence[Mapping[str, Any]], end: str | None, where: 
             )
 
 
-def pair_form_of(processors: Sequence[Mapping[str, Any]], roles: Mapping[str, str], where: str) -> tuple[int, int]:
-    """Return the number of separators in a pair and the type of the second text: 2, 0 (RoBERTa) or 1, 1 (BERT).
+def layout_of(processors: Sequence[Mapping[str, Any]], roles: Mapping[str, str], where: str) -> Layout:
+    """Return the layout of texts by post-processors: BERT's, RoBERTa's with two separators and one type, or XLNet's.
 
     A template that only joins the texts, without special tokens, tells nothing.
     """
@@ -181,21 +199,23 @@ def pair_form_of(processors: Sequence[Mapping[str, Any]], roles: Mapping[str, st
     if len(steps) > 1:
         raise UserError(f"{where} has {len(steps)} post-processors that put tokens around a text; one can be read")
     if not steps or steps[0]["type"] != "TemplateProcessing":
-        return (2, 0) if steps and steps[0]["type"] == "RobertaProcessing" else (1, 1)
+        return Layout(2, 0) if steps and steps[0]["type"] == "RobertaProcessing" else Layout()
     cls, sep = roles["cls"], roles["sep"]
-    single = [f"{cls}:0", "A:0", f"{sep}:0"]
+    single, at_end = [f"{cls}:0", "A:0", f"{sep}:0"], ["A:0", f"{sep}:0", f"{cls}:{CLS_TYPE}"]
     pairs = {
-        (count, kind): [*single, *[f"{sep}:0"] * (count - 1), f"B:{kind}", f"{sep}:{kind}"]
+        Layout(count, kind): [*single, *[f"{sep}:0"] * (count - 1), f"B:{kind}", f"{sep}:{kind}"]
         for count in (1, 2)
         for kind in (0, 1)
     }
+    if cls_last := _layout(steps[0], "single") == at_end:
+        single, pairs = at_end, {Layout(cls_last=True): ["A:0", f"{sep}:0", "B:1", f"{sep}:1", f"{cls}:{CLS_TYPE}"]}
     for name, known in (("single", [single]), ("pair", pairs.values())):
         if (layout := _layout(steps[0], name)) not in known and any(part[:2] not in ("A:", "B:") for part in layout):
             raise UserError(
                 f"{where} lays a {'text' if name == 'single' else name} out as {' '.join(layout)} (token:type); "
                 f"{cls} A {sep} and {cls} A {sep} B {sep}, or two {sep} between the texts, can be read"
             )
-    return next((form for form, pair in pairs.items() if pair == _layout(steps[0], "pair")), (1, 1))
+    return next((form for form, pair in pairs.items() if pair == _layout(steps[0], "pair")), Layout(cls_last=cls_last))
 
 
 def is_bare(content: Mapping[str, Any]) -> bool:

@@ -18,6 +18,7 @@ from bert_jax.text import tokenizer_json
 from bert_jax.text.encoded import Cut
 from bert_jax.text.json_engine import JsonEngine
 from bert_jax.text.marks import SPACE, Underline
+from bert_jax.text.roles import Layout, template
 from bert_jax.text.sentencepiece_model import (
     BYTE,
     KINDS,
@@ -40,7 +41,7 @@ class SentencePieceEngine:
     """A model of sentencepiece. Threads may share it. It is pickled as its model."""
 
     file_name = "spiece.model"
-    pair_separators, pair_type = 1, 1
+    layout = Layout()
     joiner = ""
     marks = Underline()
     added_ids: frozenset[int] = frozenset()
@@ -93,11 +94,14 @@ class SentencePieceEngine:
           lowercase: whether ALBERT's rules convert text to lower case.
         """
         content = _convert(self.model, self._special)
-        content |= _albert(content, settings, lowercase) if settings.is_albert else {}
-        own = _ALBERT_ROLES if settings.is_albert else {}
-        return JsonEngine(
-            tokenizer_json.normal(content, "the model", self.roles | own | settings.roles, settings), "the model"
-        )
+        content |= _albert(content, settings, lowercase) if settings.has_albert_rules else {}
+        own = _ALBERT_ROLES if settings.has_albert_rules and not settings.is_xlnet else {}
+        named = self.roles | own | settings.roles
+        if settings.is_xlnet:
+            ids = tokenizer_json.ids_of(content)
+            special = {role: (token, ids[token]) for role, token in named.items() if token in ids}
+            content["post_processor"] = template(special, Layout(cls_last=True))
+        return JsonEngine(tokenizer_json.normal(content, "the model", named, settings), "the model")
 
     def ids(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Return the ids of each text, int32 (read-only)."""

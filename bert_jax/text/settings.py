@@ -46,7 +46,7 @@ _LEFT_OFF: dict[str, tuple[Any, ...]] = {
 _READ = {
     "txt": "Bert DistilBert Electra Ernie MobileBert ConvBert SqueezeBert LayoutLM Lxmert RetriBert Realm Nezha "
     "DPRContextEncoder DPRQuestionEncoder DPRReader",
-    "model": "Albert BigBird T5 MT5",
+    "model": "Albert BigBird T5 MT5 XLNet",
     "merges": "Roberta Bart GPT2 LED Longformer Mvp OpenAIGPT",
 }
 _PLAIN = ("PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend", "BertTokenizerLegacy")  # of any rules
@@ -92,9 +92,14 @@ class Settings:
         return [token for token in self.tokens if not (token["content"] in around and token["content"] in pieces)]
 
     @property
-    def is_albert(self) -> bool:
-        """Return whether a model of sentencepiece is read by ALBERT's rules."""
-        return (self.class_name or f"{self.model_type}") in ("AlbertTokenizer", "albert")
+    def has_albert_rules(self) -> bool:
+        """Return whether a model of sentencepiece is read by ALBERT's rules, which XLNet's tokenizer has too."""
+        return self.is_xlnet or (self.class_name or f"{self.model_type}") in ("AlbertTokenizer", "albert")
+
+    @property
+    def is_xlnet(self) -> bool:
+        """Return whether a model of sentencepiece puts [CLS] after a text."""
+        return self.class_name == "XLNetTokenizer"
 
     @property
     def end(self) -> str | None:

@@ -23,6 +23,7 @@ from bert_jax.text.case import Case
 from bert_jax.text.encoded import Cut, Encoded, kept_lengths
 from bert_jax.text.json_engine import JsonEngine
 from bert_jax.text.marks import Bytes, Prefix, Suffix, is_white
+from bert_jax.text.roles import CLS_TYPE
 from bert_jax.text.sentencepiece_engine import Engine, SentencePieceEngine
 from bert_jax.text.settings import BERT_NAMES, END, Token
 from bert_jax.text.surrogates import well_formed
@@ -44,8 +45,8 @@ class Tokenizer:
         # A GPT pads with its end token. Padding is known by the mask, and not by its id.
         self.pad_id = next((ids[role] for role in ("pad", END, "unk") if role in ids), 0)
         self.unk_id = ids.get("unk", -1)  # -1: any text has pieces, as in GPT-2
-        # The number of [SEP] between the texts of a pair: 1, or 2 in RoBERTa.
-        self.pair_separators = engine.pair_separators
+        self.pair_separators, self._pair_type, self.cls_last = engine.layout
+        self.between = (ids["sep"],) * self.pair_separators if "sep" in ids else ()  # the texts of a pair
         # Put before a word, and before a sentence that follows another: " " if that changes its piece, else "".
         self.joiner = engine.joiner
 
@@ -71,9 +72,9 @@ class Tokenizer:
     def around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the ids before and after a text: [CLS] and [SEP]; in a GPT, its end token after it, or nothing."""
         ids = self.role_ids
-        if "cls" in ids:
-            return (ids["cls"],), (ids["sep"],)
-        return (), (ids[END],) if END in ids else ()
+        if "cls" not in ids:
+            return (), (ids[END],) if END in ids else ()
+        return ((), (ids["sep"], ids["cls"])) if self.cls_last else ((ids["cls"],), (ids["sep"],))
 
     def need(self, role: str, why: str, advice: str = "take another vocabulary or model") -> int:
         """Return the id of the token with ``role``. Raise ``UserError`` if there is none; ``why`` says who needs it."""
@@ -204,19 +205,20 @@ class Tokenizer:
         cuts = [self._engine.cut(t, special_tokens_in_text) for t in texts]
         kept = [len(cut.ids) for cut in cuts]
         if max_length is not None:
-            special = len(before + after) + (0 if pair is None else self.pair_separators)
+            special = len(before + after) + (0 if pair is None else len(self.between))
             if max_length <= special:
                 raise UserError(f"max_length is {max_length}; at least {special + 1} positions are needed")
             kept = [*kept_lengths(kept[0], sum(kept[1:]), max_length - special)][: len(kept)]
         n = len(before)
         ids, types, offsets, starts = [*before], [0] * n, [(0, 0)] * n, [False] * n
         for segment, (own, cut, n) in enumerate(zip(texts, cuts, kept, strict=True)):
-            closing = after * (self.pair_separators if segment < len(texts) - 1 else 1)
+            closing = self.between if segment < len(texts) - 1 else after
             spans, begins = self._words(own, cut)
             ids += [*cut.ids[:n], *closing]
-            types += [segment * self._engine.pair_type] * (n + len(closing))
+            types += [segment * self._pair_type] * (n + len(closing))
             offsets += [*spans[:n], *[(0, 0)] * len(closing)]
             starts += [*begins[:n], *[False] * len(closing)]
+        types[-1:] = [CLS_TYPE] if self.cls_last else types[-1:]
         padding = max(0, (max_length or 0) - len(ids))
         mask = [1] * len(ids) + [0] * padding
         ids += [self.pad_id] * padding
@@ -350,8 +352,8 @@ def load(
     The files of transformers beside it are obeyed, or refused: see ``text.folders``.
 
     Args:
-      lowercase: whether to convert text to lower case, if no file states the case. If None, a
-        model of sentencepiece keeps its own rule, and a ``vocab.txt`` is taken as lower-case.
+      lowercase: whether to convert text to lower case, if no file states the case. If None, a model of sentencepiece
+        keeps its own rule, and a ``vocab.txt`` is taken as lower-case.
       strip_accents: whether to strip accents, if no file says it. If None, they are stripped with lower case.
       rows: the number of embeddings of a model, if there is a model; blank lines beyond this number do not count.
 
@@ -362,10 +364,8 @@ def load(
     if source.is_dir():
         return Tokenizer(folders.of_folder(files.as_path(find(source)), given, rows))
     if not source.exists():
-        raise UserError(
-            f"no vocabulary file {source}; learn one with `bert-jax vocab` or name a published vocab.txt, .model or "
-            "tokenizer.json"
-        )
+        named = "a published vocab.txt, .model or tokenizer.json"
+        raise UserError(f"no vocabulary file {source}; learn one with `bert-jax vocab` or name {named}")
     return Tokenizer(folders.of_file(source, given, rows))
 
 

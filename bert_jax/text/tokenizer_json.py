@@ -24,8 +24,8 @@ from bert_jax.text.roles import (
     check_bare,
     flat,
     is_gpt,
-    pair_form,
-    pair_form_of,
+    layout_in,
+    layout_of,
     roles_of,
     template,
 )
@@ -160,8 +160,7 @@ def _normal(content: Mapping[str, Any], where: str, named: Mapping[str, str], se
     if bare:
         check_bare(processors, end, where)
         return whole | {"post_processor": bare_template(tokens)}
-    separators, pair_type = pair_form_of(processors, special, where)
-    return whole | {"post_processor": template(tokens, separators, pair_type)}
+    return whole | {"post_processor": template(tokens, layout_of(processors, special, where))}
 
 
 def _check_unknown(model: Mapping[str, Any], where: str) -> None:
@@ -233,7 +232,8 @@ def same(content: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
         c | {"post_processor": c["post_processor"]["special_tokens"], "decoder": None}
         for c in (dict(content), dict(other))
     )
-    return first == second and pair_form(content)[0] == pair_form(other)[0]
+    layouts = (layout_in(one)._replace(pair_type=0) for one in (content, other))
+    return first == second and next(layouts) == next(layouts)
 
 
 def steps_of(content: Mapping[str, Any]) -> list[str]:

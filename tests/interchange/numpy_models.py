@@ -19,6 +19,7 @@ from bert_jax.interchange.architectures import HeadClass
 from bert_jax.models.config import ModelConfig
 from tests.interchange.numpy_gpt import gpt_outputs
 from tests.interchange.numpy_layers import activated, mixed_values, normalised
+from tests.interchange.numpy_xlnet import xlnet_outputs
 from tests.interchange.outputs import eager_outputs, random_batch, read_by_classifier
 
 TOLERANCE = 1e-4  # relative to the largest output; the order of float32 sums matters less
@@ -376,6 +377,8 @@ def numpy_outputs(
         return _modernbert(tensors, config, batch, parts, architecture)
     if config.encoder in ("gpt", "gpt2"):
         return gpt_outputs(tensors, config, batch, parts)
+    if config.encoder == "xlnet":
+        return xlnet_outputs(tensors, config, batch, parts)
     if config.encoder == "albert":
         return _albert(tensors, config, batch, parts, architecture)
     if config.encoder == "roberta":

@@ -51,6 +51,7 @@ DECODERS = {
     "ernie": ("cls.predictions.decoder", "ernie.embeddings.word_embeddings.weight", "cls.predictions.decoder.bias"),
     "modernbert": ("decoder", "model.embeddings.tok_embeddings.weight", "decoder.bias"),
     "roberta": ("lm_head.decoder", "roberta.embeddings.word_embeddings.weight", "lm_head.decoder.bias"),
+    "xlnet": ("lm_loss", "transformer.word_embedding.weight", "lm_loss.bias"),
 }
 # Of the piece at position 20, by ModernBertForMaskedLM of transformers 4.57.6; with a base of 10,000 -2.2241, -0.3697.
 LOGITS_OF_VERSION_4 = (-2.25635123, -0.37492716, 1.04301667)
@@ -59,15 +60,19 @@ LABELS = {"ForSequenceClassification": ("no", "yes", "maybe"), "ForTokenClassifi
 
 def config_of(encoder: str) -> Any:
     """Return a tiny config; a ModernBERT has two local layers, whose window is shorter than the rows of the tests."""
-    more = {"modernbert": {"num_layers": 4, "local_attention": 6}, "gpt": {"mlp_dim": 128}}.get(encoder, {})
-    return encoder_file(encoder).Config(
-        TOKENIZER.size, 32, num_heads=4, max_length=32, **{"num_layers": 2, "mlp_dim": 64, **more}
-    )
+    own = {
+        "modernbert": {"num_layers": 4, "local_attention": 6},
+        "gpt": {"mlp_dim": 128},
+        "xlnet": {"memory_length": 8, "reuse_length": 4, "attention_dropout_rate": 0.0},
+    }
+    fields = {"num_layers": 2, "mlp_dim": 64, "max_length": 32, **own.get(encoder, {})}
+    return encoder_file(encoder).Config(TOKENIZER.size, 32, num_heads=4, **fields)
 
 
 def head_of(encoder: str, ending: str) -> HeadClass:
     problem = "single_label_classification" if ending == "ForSequenceClassification" else None
-    return HeadClass(f"{family_of(encoder).name}{ending}", LABELS.get(ending, ()), problem)  # type: ignore[arg-type]
+    name = family_of(encoder).class_name(ending)
+    return HeadClass(name, LABELS.get(ending, ()), problem)  # type: ignore[arg-type]
 
 
 @functools.cache

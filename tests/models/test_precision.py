@@ -14,7 +14,7 @@ from flax import linen as nn
 
 from bert_jax.models import heads
 from bert_jax.models.bilstm import BiLstm
-from bert_jax.models.encoders import albert, distilbert, electra, gpt2, modernbert, seq2seq, transformer_xl
+from bert_jax.models.encoders import albert, distilbert, electra, gpt2, modernbert, seq2seq, transformer_xl, xlnet
 from bert_jax.models.heads import HiddenStates
 from bert_jax.models.model import LM_HEAD, POOLER, SOP_HEAD, Model, Part, encoder_file, head_class, token_head
 from bert_jax.models.primitives import ACTIVATIONS, Dense
@@ -36,6 +36,7 @@ MODERNBERT = modernbert.Config(**(TINY | {"num_layers": 1}), dtype="bfloat16")
 GPT2 = gpt2.Config(**(TINY | {"num_layers": 1}), dtype="bfloat16")
 SEQ2SEQ = seq2seq.Config(**(TINY | {"num_layers": 1}), dtype="bfloat16", num_decoder_layers=1)
 TRANSFORMER_XL = transformer_xl.Config(**(TINY | {"num_layers": 1}), dtype="bfloat16")
+XLNET = xlnet.Config(**(TINY | {"num_layers": 1}), dtype="bfloat16")
 WRITTEN = {  # what a decoder reads
     "decoder_input_ids": random_batch()["masked_positions"],
     "masked_positions": np.tile(np.arange(3, dtype=np.int32), (4, 1)),
@@ -77,6 +78,7 @@ MODULES: dict[str, tuple[Any, dict[str, np.ndarray]]] = {  # module, its inputs
     "gpt2": (Model(GPT2, (POOLER, LM_HEAD)), MASKED),
     "seq2seq": (Model(SEQ2SEQ, (LM_HEAD,)), IDS | WRITTEN),
     "transformer_xl": (Model(TRANSFORMER_XL, (LM_HEAD,)), MASKED),
+    "xlnet": (Model(XLNET, (POOLER, LM_HEAD)), MASKED),
     "teacher": (Model(CONFIG, (Part.of("states", HiddenStates, states=(0, 1), width=8),)), IDS),
     "sentence_embeddings": (Model(CONFIG, (Part.of("sentence_vector", heads.SentenceVector),)), IDS),
 }
@@ -88,6 +90,7 @@ OWN_ENCODERS = (
     "modernbert",
     "seq2seq",
     "transformer_xl",
+    "xlnet",
 )  # kinds whose encoder has other parameters than the rest
 WIDE = ("erf", "tanh", "exp", "log", "logistic", "rsqrt", "sqrt", "reduce_sum")  # primitives that are never of bfloat16
 VECTORS = ("sequence", "pooled")  # outputs of bfloat16

@@ -40,14 +40,19 @@ OUTPUTS = {
 }
 
 
-def batch_of() -> dict[str, np.ndarray]:
-    """Return two rows without ids that mean padding; the second row is shorter."""
+def batch_of(encoder: str) -> dict[str, np.ndarray]:
+    """Return two rows without ids that mean padding; the second row is shorter. An XLNet reads the last position."""
     rng = np.random.default_rng(0)
     mask = np.arange(LENGTH)[None] < np.array([[LENGTH], [LENGTH - 4]])
+    mask = mask[:, ::-1] if encoder == "xlnet" else mask
     ids = np.where(mask, rng.integers(5, TOKENIZER.size, (2, LENGTH)), TOKENIZER.pad_id)
     types = mask & (np.arange(LENGTH)[None] > 5)
     arrays = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
     return {name: array.astype(np.int32) for name, array in arrays.items()}
+
+
+def has_types(config: Any) -> bool:
+    return config.model_type == "xlnet" or getattr(config, "type_vocab_size", 1) > 1
 
 
 def theirs(folder: Path, architecture: str, batch: dict[str, np.ndarray]) -> Any:
@@ -56,7 +61,7 @@ def theirs(folder: Path, architecture: str, batch: dict[str, np.ndarray]) -> Any
     )
     assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     inputs = {name: torch.tensor(x).long() for name, x in batch.items()}
-    if getattr(model.config, "type_vocab_size", 1) == 1:
+    if not has_types(model.config):
         del inputs["token_type_ids"]
     if architecture.endswith("MultipleChoice"):
         inputs = {name: x[:, None] for name, x in inputs.items()}
@@ -75,7 +80,7 @@ def tolerance(encoder: str, expected: np.ndarray) -> float:
 @pytest.mark.parametrize(("encoder", "ending"), CLASSES, ids=lambda value: value)
 def test_an_export_gives_the_same_outputs_there(tmp_path: Path, encoder: str, ending: str) -> None:
     config, head = config_of(encoder), head_of(encoder, ending)
-    params, batch = params_of(config, head), batch_of()
+    params, batch = params_of(config, head), batch_of(encoder)
     export_model(TrainedModel("", params, config, TOKENIZER, head), tmp_path / "model", "card")
     out = theirs(tmp_path / "model", head.architecture, batch)
     ours = module_outputs(params, config, batch, head)
@@ -103,17 +108,17 @@ def test_a_model_of_theirs_is_read(tmp_path: Path, encoder: str) -> None:
     described.pop("torch_dtype")
     their_config = getattr(transformers, f"{family.name}Config")(**described, attn_implementation="eager")
     ending = "ForMaskedLM" if "ForMaskedLM" in family.classes else family.causal
-    model = getattr(transformers, f"{family.name}{ending}")(their_config).eval()
+    model = getattr(transformers, family.class_name(ending))(their_config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             is_gain = any(f"{norm}.weight" in name for norm in ("LayerNorm", "layer_norm", "ln_1", "ln_2", "ln_f"))
             parameter.normal_(1.0 if is_gain else 0.0, 0.2)
     model.save_pretrained(tmp_path)
-    TOKENIZER.save(tmp_path / TOKENIZER.file_name)
-    imported, batch = import_model(tmp_path), batch_of()
+    (tmp_path / "tokenizer.json").write_text(TOKENIZER.tokenizer_json())
+    imported, batch = import_model(tmp_path), batch_of(encoder)
     assert imported.config == config
     inputs = {name: torch.tensor(x).long() for name, x in batch.items()}
-    if described.get("type_vocab_size", 1) == 1:
+    if not has_types(model.config):
         del inputs["token_type_ids"]
     with torch.no_grad():
         expected = model(**inputs).logits.numpy()
@@ -128,11 +133,11 @@ def test_an_untied_model_of_theirs_is_refused(tmp_path: Path, encoder: str) -> N
     family = families()[encoder]
     described = family.to_config(config_of(encoder), TOKENIZER.pad_id) | {"tie_word_embeddings": False}
     described.pop("torch_dtype")
-    model = getattr(transformers, f"{family.name}ForMaskedLM")(
+    model = getattr(transformers, family.class_name("ForMaskedLM"))(
         getattr(transformers, f"{family.name}Config")(**described)
     )
     model.save_pretrained(tmp_path)
-    TOKENIZER.save(tmp_path / TOKENIZER.file_name)
+    (tmp_path / "tokenizer.json").write_text(TOKENIZER.tokenizer_json())
     with pytest.raises(UserError, match="has an MLM decoder that is not its word embeddings; only tied ones can be re"):
         import_model(tmp_path)
 
@@ -149,7 +154,7 @@ def test_an_ernie_with_task_ids_goes_in_and_out(tmp_path: Path) -> None:
             parameter.normal_(1.0 if "LayerNorm.weight" in name else 0.0, 0.2)
     model.save_pretrained(tmp_path / "theirs")
     TOKENIZER.save(tmp_path / "theirs" / TOKENIZER.file_name)
-    imported, batch = import_model(tmp_path / "theirs"), batch_of()
+    imported, batch = import_model(tmp_path / "theirs"), batch_of("ernie")
     real = batch["attention_mask"] > 0
     with torch.no_grad():
         inputs = {name: torch.tensor(x).long() for name, x in batch.items()}
