@@ -277,6 +277,7 @@ def test_runs_that_cannot_hand_memory_on_are_refused(text: Text) -> None:
         check_lanes(task, dataclasses.replace(of, phases=many))
 
 
+@pytest.mark.heavy
 def test_a_plan_has_the_memory_of_the_rows_that_it_tries(text: Text) -> None:
     of = experiment_of()
     larger = dataclasses.replace(of.phases.phases[0], batch_size=2 * LANES)
