@@ -184,6 +184,19 @@ def by_places(scores: jax.Array, queries: jax.Array, keys: jax.Array) -> jax.Arr
     return jnp.take_along_axis(scores, jnp.clip(columns, 0, scores.shape[3] - 1)[:, None], axis=3)
 
 
+def by_rows(scores: jax.Array, places: jax.Array, length: int, num_keys: int) -> jax.Array:
+    """Return scores [B, H, P, K] of queries at ``places`` [B, P] of a row of ``length``, as ``by_key`` does.
+
+    The keys of a query are columns that follow each other, so the gradient writes no place of a row twice.
+    """
+
+    def keys(of_query: jax.Array, place: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_slice_in_dim(of_query, length - 1 - place, num_keys, axis=1)  # of [H, R]
+
+    scores = jnp.pad(scores, ((0, 0), (0, 0), (0, 0), (0, max(0, num_keys + length - 1 - scores.shape[3]))))
+    return jax.vmap(jax.vmap(keys, in_axes=(1, 0), out_axes=1))(scores, places)
+
+
 class RelativeAttention(Attention):
     """Attention with the terms of relative attention.
 
@@ -253,7 +266,6 @@ class RelativeAttention(Attention):
         if relative.places is None:
             return by_key(scores, num_keys)
         length = scores.shape[2] - relative.places.shape[1]
-        keys = jnp.arange(length - num_keys, length)[None]
-        return jnp.concatenate(
-            [by_key(scores[:, :, :length], num_keys), by_places(scores[:, :, length:], relative.places, keys)], axis=2
-        )
+        of_tokens, of_queries = scores[:, :, :length], scores[:, :, length:]
+        of_queries = by_rows(of_queries, relative.places, length, num_keys)
+        return jnp.concatenate([by_key(of_tokens, num_keys), of_queries], axis=2)

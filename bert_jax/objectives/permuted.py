@@ -144,10 +144,9 @@ class Objective(base.PretrainingObjective):
 
 def _selected(batch: Batch) -> jax.Array:
     """Return whether each position is predicted, [B, L]."""
-    rows, length = batch["input_ids"].shape
-    places = jnp.where(batch["masked_weights"] > 0, batch["masked_positions"], length)  # a place outside is none
-    none = jnp.zeros((rows, length), bool)
-    return jax.vmap(lambda row, at: row.at[at].set(True, mode="drop"))(none, places)
+    places = jnp.arange(batch["input_ids"].shape[1], dtype=jnp.int32)[None, None]
+    real = (batch["masked_weights"] > 0)[:, :, None]
+    return jnp.any(real & (batch["masked_positions"][:, :, None] == places), axis=1)
 
 
 def order(draws: jax.Array, moves: jax.Array, places: jax.Array, begins: jax.Array, size: int | None) -> jax.Array:

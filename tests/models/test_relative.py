@@ -17,7 +17,7 @@ from bert_jax.models.attention import Context
 from bert_jax.models.config import Block
 from bert_jax.models.encoders import bert, transformer_xl
 from bert_jax.models.masks import Visible
-from bert_jax.models.relative import RelativeAttention, RelativeConfig, by_key, by_places, sinusoids
+from bert_jax.models.relative import RelativeAttention, RelativeConfig, by_key, by_places, by_rows, sinusoids
 from tests.models.helpers import random_params
 
 HEADS, WIDTH = 2, 4
@@ -42,7 +42,8 @@ def test_the_shift_is_a_double_loop(length: int, keys: int, both: bool) -> None:
     found = np.asarray(by_key(jnp.asarray(scores), keys))
     places = np.stack([np.arange(length), np.arange(length)[::-1]])
     taken = by_places(jnp.asarray(scores), jnp.asarray(places), jnp.arange(length - keys, length)[None])
-    assert found.shape == taken.shape == (2, 3, length, keys)
+    in_rows = np.asarray(by_rows(jnp.asarray(scores), jnp.asarray(places), length, keys))
+    assert found.shape == taken.shape == in_rows.shape == (2, 3, length, keys)
     for i in range(length):
         for j in range(keys):
             distance = i + keys - length - j
@@ -51,6 +52,8 @@ def test_the_shift_is_a_double_loop(length: int, keys: int, both: bool) -> None:
                 assert np.array_equal(found[:, :, i, j], wanted[:, :, i])
                 assert np.array_equal(taken[0, :, i, j], wanted[0, :, i])
                 assert np.array_equal(taken[1, :, length - 1 - i, j], wanted[1, :, length - 1 - i])
+                assert np.array_equal(in_rows[0, :, i, j], wanted[0, :, i])
+                assert np.array_equal(in_rows[1, :, length - 1 - i, j], wanted[1, :, length - 1 - i])
 
 
 def test_the_vector_of_a_distance() -> None:
