@@ -265,8 +265,8 @@ def _check_heads(student: ModelConfig, trained: Any) -> None:
         raise UserError(f"{where} compares layers of Transformers, and one of the two models has none; set weight to 0")
     if any(block.relative for one in (student, config) for block in one.blocks):
         raise UserError(
-            f"{where} compares products of queries and keys, and the scores of relative attention have other terms too; "
-            "set weight to 0"
+            f"{where} compares products of queries and keys, and the scores of relative attention have other terms "
+            "too; set weight to 0"
         )
     if student.num_heads != config.num_heads:
         raise UserError(
