@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.records import Batch, Sum
+from bert_jax.rows.lanes import LANE_STARTS
 from bert_jax.rows.phases import Phase
 from bert_jax.task import BatchTask, RowSource, Task, is_weight, summary_of
 from bert_jax.training import lanes
@@ -117,7 +118,9 @@ class Evaluation:
         return Forward(self._step(kind), self._mesh, memory=self._memory(kind))
 
     def _memory(self, kind: str) -> Memory:
-        return lanes.shapes(self._task.reader(kind, self._now).memory, self._phase.batch_size)
+        """Return the shapes of the memory with which rows of ``kind`` are read; {} if the rows are in no lanes."""
+        memory = self._task.reader(kind, self._now).memory if LANE_STARTS in self._task.batch_specs[kind] else {}
+        return lanes.shapes(memory, self._phase.batch_size)
 
     def read(self, part: str, params: Any, frozen: Any) -> tuple[dict[str, Sum], Outputs]:
         """Return the metric sums over the rows of a part, and the part's ``gathered_outputs``, on every host.

@@ -245,8 +245,8 @@ def _join_rows(tree: Any) -> Any:
 def make_eval_step(task: BatchTask) -> _EvalStep:
     """Return the eval step, a function (params, frozen, batch) -> ((metric sums, gathered outputs), memory).
 
-    There is no dropout. ``batch`` has the arrays that ``BatchTask.memory`` names too; the gathered outputs are those
-    that ``BatchTask.gathered_outputs`` names.
+    There is no dropout. ``batch`` may have the arrays that ``BatchTask.memory`` names too; the gathered outputs are the
+    outputs that ``BatchTask.gathered_outputs`` names.
 
     Args:
       task: the task of one kind of batch.
@@ -254,7 +254,7 @@ def make_eval_step(task: BatchTask) -> _EvalStep:
 
     def eval_step(params: Any, frozen: Any, batch: Batch) -> Any:
         variables = Variables(params, frozen)
-        batch = lanes.with_memory(batch, {name: batch[name] for name in task.memory})
+        batch = lanes.with_memory(batch, {name: batch[name] for name in task.memory if name in batch})
         losses = task.loss(variables, batch, None)
         memory = lanes.placed(losses.memory)
         if not task.gathered_outputs:

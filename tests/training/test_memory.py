@@ -22,6 +22,7 @@ from bert_jax.models.model import LM_HEAD, Model
 from bert_jax.objectives import base
 from bert_jax.objectives.base import Setting
 from bert_jax.objectives.ltr import Objective
+from bert_jax.planning.compile import compile_phase
 from bert_jax.records import Batch
 from bert_jax.rows.loader import Loader, LoaderConfig
 from bert_jax.rows.phases import Phase, Phases
@@ -274,3 +275,12 @@ def test_runs_that_cannot_hand_memory_on_are_refused(text: Text) -> None:
     many = Phases((Phase(STEPS, 1000, LENGTH, "phase1"),))
     with pytest.raises(UserError, match="phase1.batch_size is 1000, and each row of a batch reads its own part"):
         check_lanes(task, dataclasses.replace(of, phases=many))
+
+
+@pytest.mark.heavy
+def test_a_plan_has_the_memory_of_the_rows_that_it_tries(text: Text) -> None:
+    of = experiment_of()
+    larger = dataclasses.replace(of.phases.phases[0], batch_size=2 * LANES)
+    found = compile_phase(task_of(text), of, larger, jax.devices()[:1]).memory
+    assert found.carried == 2 * LANES * ALL * (2 * 128 * 4 + 4)
+    assert found.padding == 0
