@@ -61,6 +61,8 @@ def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
 
 def _tokenizer_config(config: ModelConfig, tokenizer: Tokenizer, is_bert: bool) -> dict[str, Any]:
     """Return the content of ``tokenizer_config.json``; ``is_bert``: with BERT's class, which makes token types."""
+    # The classes of an XLNet classify a text by the last position of its row, which must not be padding.
+    reads_last = config.summary == "last" and not config.causal
     # PreTrainedTokenizerFast returns token types only if model_input_names lists them.
     names = {"model_input_names": ["input_ids", *["token_type_ids"] * _has_types(config), "attention_mask"]}
     return {
@@ -69,7 +71,7 @@ def _tokenizer_config(config: ModelConfig, tokenizer: Tokenizer, is_bert: bool) 
         "do_lower_case": tokenizer.lowercase,
         "model_max_length": config.max_length,
         **({} if is_bert else names),
-        **({"padding_side": "left"} if tokenizer.cls_last else {}),  # then the last position is [CLS]
+        **({"padding_side": "left"} if reads_last else {}),
         **tokenizer.switches,
         **_special_tokens(tokenizer),
     }

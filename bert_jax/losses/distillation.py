@@ -263,6 +263,11 @@ def _check_heads(student: ModelConfig, trained: Any) -> None:
     where, config = f"{WHERE}.attention", trained.config
     if not (isinstance(student, TransformerConfig) and isinstance(config, TransformerConfig)):
         raise UserError(f"{where} compares layers of Transformers, and one of the two models has none; set weight to 0")
+    if any(block.relative for one in (student, config) for block in one.blocks):
+        raise UserError(
+            f"{where} compares products of queries and keys, and the scores of relative attention have other terms "
+            "too; set weight to 0"
+        )
     if student.num_heads != config.num_heads:
         raise UserError(
             f"{where} compares heads one by one, and the student has {student.num_heads}, {WHERE}.init="

@@ -29,7 +29,8 @@ from bert_jax.tasks import sentence_embeddings
 # Fields of config.model that the recipe sets even with --init, as it does an encoder's ``rotary_bases``. All other
 # fields are taken from the --init model.
 _RATES = tuple(f"{of}dropout_rate" for of in ("", "attention_", "attention_output_", "classifier_", "span_"))
-_OPEN = (*_RATES, "dtype", "layers", "remat", "attention_kernel")
+_OF_MEMORY = ("memory_length", "reuse_length", "span")
+_OPEN = (*_RATES, *_OF_MEMORY, "dtype", "layers", "remat", "attention_kernel")
 
 
 def choose_model(architecture: Architecture, vocabulary_size: int, initial: TrainedModel | None) -> ModelConfig:

@@ -313,6 +313,10 @@ BAD = {
         ["--config.teacher.attention.weight=1", "--config.model.num_heads=4"],
         "config.teacher.attention compares heads one by one, and the student has 4, config.teacher.init=",
     ),
+    "relative": (
+        ["--config.teacher.attention.weight=1", "--config.model.encoder=xlnet"],
+        "compares products of queries and keys, and the scores of relative attention have other terms too; set weight",
+    ),
     "narrow": (
         ["--config.teacher.start=uniform"],
         "start is 'uniform', and the student has hidden_size 32, the teacher hidden_size 64; leave config.teacher.start"

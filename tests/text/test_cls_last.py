@@ -80,6 +80,7 @@ def test_an_export_has_the_layout_and_is_padded_at_the_left(ours: Tokenizer, tmp
     write_tokenizer(other, dataclasses.replace(bert.Config(ours.size), type_vocab_size=1), ours)
     one_type = tokenizers.Tokenizer.from_file(str(other / "tokenizer.json")).encode("the cats", "run")
     assert {*one_type.type_ids} == {0}
+    assert "padding_side" not in json.loads((other / "tokenizer_config.json").read_text())  # a BERT counts positions
 
 
 def test_added_tokens_and_trimming_keep_the_layout(ours: Tokenizer) -> None:
