@@ -105,6 +105,10 @@ def made(text: Text, model: Any = MODEL, length: int = LENGTH, **config: Any) ->
     return Objective(Config(**config), Setting(model, {"phase1": length})).with_text(corpus, tokenizer)
 
 
+def fresh(task: Objective) -> Variables:
+    return jax.jit(lambda: unbox(task.init(jax.random.key(0))))()  # type: ignore[no-any-return]
+
+
 def batch_of(task: Objective, epoch: int = 0) -> dict[str, Any]:
     return task.source("train", "phase1", 0).rows(np.full(ROWS, epoch), np.arange(ROWS))
 
@@ -113,7 +117,7 @@ def batch_of(task: Objective, epoch: int = 0) -> dict[str, Any]:
 def test_a_token_reaches_what_its_rank_says_and_nothing_else(text: Text, arrangement: str) -> None:
     """Both streams: every token of a row is changed in turn; what sees it changes, all else keeps its bits."""
     task = made(text, arrangement=arrangement, masking=dataclasses.replace(Config().masking, rate=0.4))
-    variables = unbox(task.init(jax.random.key(0)))
+    variables = fresh(task)
     row = {name: jnp.asarray(x[2:3]) for name, x in task.inputs(batch_of(task)).items()}
     changed = {name: jnp.repeat(x, LENGTH + 1, axis=0) for name, x in row.items()}
     which = jnp.eye(LENGTH + 1, LENGTH, dtype=jnp.int32)  # the last row keeps all tokens
@@ -166,7 +170,7 @@ def test_the_baseline_reads_the_neighbours_that_a_prediction_sees(text: Text) ->
 def test_only_the_reused_positions_are_remembered(text: Text) -> None:
     model = dataclasses.replace(MODEL, memory_length=12, reuse_length=8)
     task = made(text, model, arrangement="stream_pairs")
-    variables = Variables(unbox(task.init(jax.random.key(0))).params, {})
+    variables = fresh(task)
     empty = {name: jnp.zeros((ROWS, *one.shape), one.dtype) for name, one in task.memory.items()}
     batch = batch_of(task)
     loss = jax.jit(lambda batch: task.loss(variables, batch, None))
