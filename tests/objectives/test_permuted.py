@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import math
@@ -14,7 +15,10 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.features.fill_mask import fill_mask
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.encoders import bert, xlnet
+from bert_jax.models.model import QUERIES
 from bert_jax.objectives.base import Setting
 from bert_jax.objectives.permuted import Config, Objective, order
 from bert_jax.rows.masking import MaskingConfig
@@ -180,6 +184,27 @@ def test_only_the_reused_positions_are_remembered(text: Text) -> None:
     for name, x in loss({**other, **empty}).memory.items():
         np.testing.assert_array_equal(x, after.memory[name])
     assert loss({**batch, **after.memory}).terms["plm"].value != after.terms["plm"].value
+
+
+def test_masks_are_filled_from_queries_which_see_no_mask(text: Text) -> None:
+    """What [MASK] looks like is never read, unless the model with two streams has learned from masks."""
+    task, (_, tokenizer) = made(text), text
+    params = copy.deepcopy(jax.device_get(fresh(task).params))
+    params["mlm_head"]["output_bias"][tokenizer.mask_id] = -1e9  # its logit reads the vector too
+    other = copy.deepcopy(params)
+    other["encoder"]["embeddings"]["word_embeddings"][tokenizer.mask_id] += 1.0
+    filled: dict[str, list[Any]] = {}
+    for asks, facts in (
+        ("queries", {"objective": {"name": "permuted"}, "asks": QUERIES}),
+        ("imported", {}),
+        ("masks", {"objective": {"name": "mlm"}}),
+    ):
+        filled[asks] = [
+            fill_mask(TrainedModel("", one, task.setting.model, tokenizer, facts=facts), ["[MASK] a [MASK]."])[0]
+            for one in (params, other)
+        ]
+    assert filled["queries"][0] == filled["queries"][1] == filled["imported"][0]
+    assert filled["masks"][0] != filled["masks"][1]
 
 
 def test_what_does_not_fit_is_refused_in_one_line(text: Text) -> None:
