@@ -143,9 +143,13 @@ def _trained(model: TrainedModel) -> str:
 
 
 def _pipeline(head: HeadClass) -> str:
-    """Return the pipeline of transformers for a head; "" if there is none, as for the discriminator of an ELECTRA."""
+    """Return the pipeline of transformers for a head; "" if there is none, as for the discriminator of an ELECTRA.
+
+    The pipeline that fills masks has no class of an XLNet.
+    """
     pipeline = _CLASSES.get(head.ending, OTHER)[0]
-    return "" if pipeline == _FILLS_MASKS and LM_HEAD.name not in head.parts else pipeline
+    fills = LM_HEAD.name in head.parts and head.ending not in head.family.endings
+    return "" if pipeline == _FILLS_MASKS and not fills else pipeline
 
 
 def _plain(text: Any) -> str:

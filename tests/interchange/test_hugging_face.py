@@ -264,6 +264,7 @@ BYTE_BPE = of_json(roberta())
         ("BertForMaskedLM", TOKENIZER, "[MASK]"),
         ("RobertaForMaskedLM", BYTE_BPE, "<mask>"),
         ("ElectraForPreTraining", BYTE_BPE, None),  # a discriminator
+        ("XLNetLMHeadModel", TOKENIZER, None),  # no class of the pipeline
         ("BertForSequenceClassification", BYTE_BPE, None),
     ],
 )

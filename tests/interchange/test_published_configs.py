@@ -38,6 +38,11 @@ DISTILBERT = """{"activation": "gelu", "architectures": ["DistilBertForMaskedLM"
   "dropout": 0.1, "hidden_dim": 3072, "initializer_range": 0.02, "max_position_embeddings": 512,
   "model_type": "distilbert", "n_heads": 12, "n_layers": 6, "pad_token_id": 0, "qa_dropout": 0.1,
   "seq_classif_dropout": 0.2, "sinusoidal_pos_embds": false, "tie_weights_": true, "vocab_size": 30522"""
+XLNET = """{"architectures": ["XLNetLMHeadModel"], "attn_type": "bi", "bi_data": false, "clamp_len": -1, "d_head": 64,
+  "d_inner": 3072, "d_model": 768, "dropout": 0.1, "end_n_top": 5, "ff_activation": "gelu", "initializer_range": 0.02,
+  "layer_norm_eps": 1e-12, "mem_len": null, "model_type": "xlnet", "n_head": 12, "n_layer": 12, "pad_token_id": 5,
+  "reuse_len": null, "same_length": false, "start_n_top": 5, "summary_activation": "tanh", "summary_last_dropout": 0.1,
+  "summary_type": "last", "summary_use_proj": true, "untie_r": true, "vocab_size": 32000"""
 WHOLE = """, "_num_labels": 9, "add_cross_attention": false, "bad_words_ids": null, "bos_token_id": null,
   "chunk_size_feed_forward": 0, "decoder_start_token_id": null, "diversity_penalty": 0.0, "do_sample": false,
   "early_stopping": false, "encoder_no_repeat_ngram_size": 0, "eos_token_id": null, "finetuning_task": null,
@@ -100,6 +105,7 @@ BY_ENCODER = {
     "electra": ELECTRA,
     "ernie": ERNIE,
     "roberta": ROBERTA,
+    "xlnet": XLNET,
 }
 
 
@@ -109,6 +115,16 @@ def test_a_published_config_is_read(name: str) -> None:
     config = family_described(described, name).from_config(described, name)
     skipped = 2 if name.startswith("roberta") else 0
     assert config.max_length == described["max_position_embeddings"] - skipped
+
+
+def test_xlnet_base_is_read_and_other_forms_of_it_are_refused() -> None:
+    described = json.loads(XLNET + ', "bos_token_id": 1, "eos_token_id": 2, "transformers_version": "4.7.0"}')
+    config: Any = family_described(described, "there").from_config(described, "there")
+    assert (config.num_parameters, config.memory_length, config.max_length) == (116_588_544, 0, 512)
+    assert family_of("xlnet").from_config(described | {"mem_len": 384}, "there").memory_length == 384
+    for key, value in {"bi_data": True, "untie_r": False, "attn_type": "uni", "clamp_len": 400, "d_head": 32}.items():
+        with pytest.raises(UserError, match=f"^there/config.json has {key} {value!r}; .* can be read$"):
+            family_of("xlnet").from_config(described | {key: value}, "there")
 
 
 @pytest.mark.parametrize("encoder", BY_ENCODER)
@@ -138,11 +154,11 @@ def test_a_quantized_model_is_named_by_its_config(encoder: str) -> None:
 @pytest.mark.parametrize("encoder", [*BY_ENCODER, "modernbert"])
 def test_a_null_that_transformers_does_not_read_as_the_default_is_refused(encoder: str) -> None:
     """Null as position_embedding_type takes the positions away in transformers 4; on the others, 4 or 5 fails."""
-    family, rest = family_of(encoder), ("position_embedding_type",)
+    family, rest = family_of(encoder), () if encoder == "xlnet" else ("position_embedding_type",)
     described = dict.fromkeys(family.fields, 1) | json.loads(BY_ENCODER.get(encoder, "{") + "}")
     rest += ("num_hidden_groups", "inner_group_num", "classifier_dropout_prob") if encoder == "albert" else ()
     rest += ("summary_activation", "summary_type") if encoder == "electra" else ()
-    may_be = ("local_rope_theta", "attn_out_dropout_prob")
+    may_be = ("local_rope_theta", "attn_out_dropout_prob", "mem_len", "reuse_len")
     for key in (name for name in (*family.fields, family.activation, *rest) if name not in may_be):
         with pytest.raises(UserError, match=rf"^there/config.json (has null as {key}; give|.*\b{key} None)"):
             family.from_config(described | {key: None}, "there")
