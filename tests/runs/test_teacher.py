@@ -69,6 +69,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     path = toy.write_recipe(folder / "first.json", recipe)
     large = ["--config.model.hidden_size=64", "--config.model.num_layers=4", "--config.learning_rate=0.02"]
+    large += ["--config.model.layers=scanned"]  # compiled once, not four times
     with toy.one_device():
         assert run(["pretrain", f"--config={path}", f"--workdir={folder / 'teacher'}", *large]) == 0
     recipe["vocab"]["path"] = str(shutil.copy(folder / "teacher" / "vocab.txt", folder))
@@ -117,7 +118,7 @@ def test_of_itself_a_student_learns_nothing(place: Path, tmp_path: Path) -> None
         assert task.loss_weights == {"mlm": 0.0, "soft_mlm": 5.0, "hidden": 1.0, "attention": 1.0}
         batch = task.heldout_rows("phase1", 4)
         [(name, given)] = task.given.arrays.items()
-        params = stack_layers(jax.tree.map(lambda x: x.astype(np.float64), given))
+        params = stack_layers(jax.tree.map(lambda x: np.asarray(x, np.float64), given))  # no program for each of them
 
         def of(params: Any) -> Any:
             terms = task.loss(contract.Variables(params, {name: given}), batch, None).terms
