@@ -11,7 +11,7 @@ from bert_jax.reporting.formats import MISSING, figure, in_words, is_number
 from bert_jax.reporting.loggers.base import Record, metrics_of
 
 # Title of each metric that training itself measures, in the order of the charts. Objectives, tasks and evaluations have
-# further ``titles`` (``metric_names.titles_of``), which ``run.json`` keeps. A metric without a title is drawn under its name.
+# further ``titles`` (``metric_names.titles_of``), which ``run.json`` keeps. Other metrics are drawn under their names.
 TITLES = {
     "loss": "Loss",
     TOTAL: "Loss, all terms",
