@@ -30,7 +30,7 @@ def get_config(size: str = "large") -> ConfigDict:
     is_small = size == "tiny"
     length = 128 if is_small else 512
     config.vocab = ConfigDict(
-        {"path": "", "kind": "unigram", "size": 8_000 if is_small else 32_000, "lowercase": False}
+        {"path": "", "kind": "unigram", "size": 8_000 if is_small else 32_000, "lowercase": False, "cls_last": True}
     )
     config.objective = ConfigDict(
         {
