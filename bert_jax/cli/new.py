@@ -158,7 +158,8 @@ def _part(config: Mapping[str, Any]) -> str:
 
 def _after_training(config: Mapping[str, Any]) -> str:
     """Return the end of the README: the commands for a trained model, of which not every model is capable."""
-    from bert_jax.recipes.pretraining_settings import PretrainingSettings  # slow: it imports jax
+    from bert_jax.interchange.family import families  # slow: both import jax
+    from bert_jax.recipes.pretraining_settings import PretrainingSettings
 
     settings = PretrainingSettings.of(config)
     model, objectives = settings.architecture.config, [chosen.module.Objective for chosen in settings.objectives]
@@ -169,7 +170,7 @@ def _after_training(config: Mapping[str, Any]) -> str:
         _GO_ON: reads_on,
         _FILL: not reads_on and not model.decodes,
         task: not model.decodes,
-        _ELSEWHERE: (known := not any(objective.differs for objective in objectives)),
+        _ELSEWHERE: (known := model.encoder in families() and not any(one.differs for one in objectives)),
         _TASK_ELSEWHERE: known and not model.decodes and not reads_on,  # a GPT that classifies has no class here
     }
     return "".join(text for text, is_able in parts.items() if is_able)

@@ -58,6 +58,7 @@ class VocabularyConfig:
     num_threads: int = NUM_THREADS  # sentencepiece: the learned model depends on this number
     # tokens that stay whole in every text, such as ("<e1>", "</e1>"); they are added to the vocabulary of --init too
     added: tuple[str, ...] = ()
+    cls_last: bool = False  # whether [CLS] stands after a text, as in XLNet, in the vocabulary of --init too
 
     def __post_init__(self) -> None:
         counts = ("size", "min_frequency", "max_sentences", "num_threads")
@@ -67,8 +68,8 @@ class VocabularyConfig:
         check_fields(self, "config.vocab", "at least 1 is needed", *counts, sound=lambda value: value >= 1)
 
     def with_added(self, tokenizer: Tokenizer) -> Tokenizer:
-        """Return ``tokenizer`` with the tokens that ``added`` names."""
-        return tokenizer.with_added([{"content": text} for text in self.added])
+        """Return ``tokenizer`` with the tokens that ``added`` names, and [CLS] in the place that ``cls_last`` says."""
+        return tokenizer.with_added([{"content": text} for text in self.added], self.cls_last)
 
     @property
     def case(self) -> Case:
@@ -77,7 +78,8 @@ class VocabularyConfig:
     @property
     def file_name(self) -> str:
         """Return the name of the file of a vocabulary that is learned."""
-        return tokenizers.file_name(self.kind, self.added, self.strip_accents in (None, self.lowercase))
+        changed, plain = bool(self.added) or self.cls_last, self.strip_accents in (None, self.lowercase)
+        return tokenizers.file_name(self.kind, changed, plain)
 
     def typed_case(self, typed: Collection[str]) -> Case:
         """Return the keys of case that the user gave on the command line; ``typed`` are all keys given there."""
@@ -238,7 +240,8 @@ def prepare_vocabulary(
     files.check_new(output)
     tokenizer = vocab.load_tokenizer(typed=typed)
     what = f"the vocabulary {vocab.path}" if tokenizer else f"a vocabulary of kind {vocab.kind!r}"
-    what += " with added tokens" if vocab.added else f" with strip_accents={vocab.strip_accents}"
+    changed = " with added tokens" if vocab.added else " with cls_last" if vocab.cls_last else ""
+    what += changed or f" with strip_accents={vocab.strip_accents}"
     tokenizers.check_name(output, tokenizer.file_name if tokenizer else vocab.file_name, what)
     if tokenizer is None:
         tokenizer = vocab.with_added(_learn(vocab, corpus, output, note))

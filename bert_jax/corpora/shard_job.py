@@ -25,6 +25,7 @@ from bert_jax.corpora.workplace import Workplace
 from bert_jax.records import Document
 from bert_jax.storage import files, write_errors
 from bert_jax.text.accents import Losses, added, losses
+from bert_jax.text.encoded import places_of_text
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.words import joined_with
 
@@ -147,8 +148,9 @@ def _in_running_text(sentences: Sequence[str], joiner: str) -> list[str]:
 def _spans(tokenizer: Tokenizer, sentence: str, ids: np.ndarray) -> np.ndarray:
     """Return int64 [n, 2]: the character span [start, stop) in ``sentence`` of each of its pieces ``ids`` [n]."""
     encoded = tokenizer.encode(sentence)
-    assert encoded.input_ids[1:-1] == tuple(ids.tolist()), f"encode and encode_batch differ on {sentence!r}"
-    return np.array(encoded.offsets[1:-1], np.int64).reshape(-1, 2)
+    inner = places_of_text(encoded, tokenizer.around)
+    assert encoded.input_ids[inner] == tuple(ids.tolist()), f"encode and encode_batch differ on {sentence!r}"
+    return np.array(encoded.offsets[inner], np.int64).reshape(-1, 2)
 
 
 def _tokenize(tokenizer: Tokenizer, batch: list[Document], columns: Sequence[Column]) -> Iterator[_Tokenized]:

@@ -17,6 +17,7 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import LM_HEAD, QUERIES, Model, has_queries
 from bert_jax.records import MASK
 from bert_jax.rows.example_rows import EncodedRows
+from bert_jax.text.encoded import typed
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.tokenizer_json import NAMES
 from bert_jax.training.forward import Forward
@@ -75,7 +76,7 @@ def fill_mask(model: TextModel, texts: Sequence[str], best: int = 5) -> list[Fil
     places = np.zeros((len(texts), max(map(len, masks))), np.int32)  # [N, P]
     for row, mask in zip(places, masks, strict=True):
         row[: len(mask)] = mask
-    types = [np.zeros_like(ids) for ids in encoded]
+    types = [typed(np.zeros_like(ids), tokenizer.cls_last) for ids in encoded]
     rows = EncodedRows.of({"input_ids": encoded, "token_type_ids": types}, {"masked_positions": places})
     mesh = make_mesh(MeshConfig(), jax.local_devices())  # without the devices of other processes, which do not run this
     asks = has_queries(config.encoder) and model.facts.get("asks", "" if "objective" in model.facts else QUERIES)

@@ -15,6 +15,7 @@ import numpy as np
 
 from bert_jax.corpora.store import CorpusSplit
 from bert_jax.inspection.check import percent, ratio
+from bert_jax.text.encoded import places_of_text
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.words import is_spaced
 
@@ -67,8 +68,9 @@ def measure(tokenizer: Tokenizer, texts: Sequence[str], special_tokens_in_text: 
     for text in texts:
         text = text if by_character else tokenizer.joiner + text  # a sentence in running text
         encoded = tokenizer.encode(text, special_tokens_in_text=special_tokens_in_text)
-        ids = np.array(encoded.input_ids[1:-1], np.int64)
-        begins = np.array([start for start, _ in encoded.offsets[1:-1]], np.int64)
+        inner = places_of_text(encoded, tokenizer.around)
+        ids = np.array(encoded.input_ids[inner], np.int64)
+        begins = np.array([start for start, _ in encoded.offsets[inner]], np.int64)
         spans = [match.span() for match in re.finditer(r"\S", text)] if by_character else list(_words(text))
         starts, stops = np.array(spans, np.int64).reshape(-1, 2).T
         counts = np.searchsorted(begins, stops) - np.searchsorted(begins, starts)  # pieces that begin in each unit

@@ -13,13 +13,17 @@ from bert_jax.records import Feature
 from bert_jax.rows.lanes import LANE_STARTS
 from bert_jax.rows.rows_config import RowsConfig, arrangements_with
 
-_LESS = "config.model.memory_length 0"
+_LESS = "config.model.memory_length to 0"
 
 
 def memory_of(model: ModelConfig) -> Mapping[str, Feature]:
     """Return the arrays of a row that an encoder hands on to the next segment; {} if it has no memory."""
-    past = getattr(encoder_file(model.encoder).Encoder, "past", None)
-    return past(model) if past else {}
+    return encoder_file(model.encoder).Encoder.past(model) if _reads_memory(model) else {}
+
+
+def _reads_memory(model: ModelConfig) -> bool:
+    """Return whether an encoder reads memory where a batch has it, even if its config asks for none."""
+    return hasattr(encoder_file(model.encoder).Encoder, "past")
 
 
 def lanes_read(memory: Mapping[str, Feature], rows: RowsConfig, model: ModelConfig) -> set[str]:
@@ -39,9 +43,9 @@ def lanes_read(memory: Mapping[str, Feature], rows: RowsConfig, model: ModelConf
     begins = arranger.reused(length) if hasattr(arranger, "reused") else length
     if begins != (kept := getattr(model, "reuse_length", 0) or length):
         raise UserError(
-            f"config.model.reuse_length lets {kept} of the {length} positions of a row enter the memory, and in the "
-            f"arrangement {rows.arrangement!r} the next row begins after {begins}; set it to {begins % length} (0: "
-            f"all), which the encoder xlnet can, or {_LESS}"
+            f"{min(kept, length)} of the {length} positions of a row enter the memory, and in the arrangement "
+            f"{rows.arrangement!r} the next row begins after {begins}; set config.model.reuse_length, which encoder "
+            f"xlnet alone has, to {begins % length} (0: all), or {_LESS}"
         )
     return {LANE_STARTS}
 
@@ -53,6 +57,11 @@ def check_memory(objective: Any) -> None:
     name = catalogue.display_name(objective.name)
     if objective.whole_batches:
         raise UserError(f"objective {name} reads whole batches, and a model with memory reads rows alone; set {_LESS}")
+    if (teacher := objective.setting.teacher) and _reads_memory(teacher.trained.config):
+        raise UserError(
+            f"config.teacher.init={teacher.trained.source} would read the memory of the student, which is made of "
+            f"other vectors; take a teacher of another encoder, or set {_LESS}"
+        )
     given = {**next(iter(objective.batch_specs.values())), **objective.memory}
     found = {n: Feature(x.shape[1:], str(x.dtype)) for n, x in objective.output_shapes(given).items()}
     for one, wanted in objective.memory.items():

@@ -81,6 +81,11 @@ class Objective(base.PretrainingObjective):
 
     def __init__(self, config: Config, setting: Setting):
         self._perm_size = config.perm_size
+        if setting.teacher and not has_queries(setting.teacher.trained.config.encoder):
+            raise UserError(
+                f"config.teacher.init={setting.teacher.trained.source} has one stream, and would read the tokens that "
+                "the objective 'permuted' predicts; take a model of encoder xlnet as the teacher"
+            )
         super().__init__(config, setting)
 
     def terms(self, config: Config) -> dict[str, Term]:

@@ -51,6 +51,16 @@ def choose_model(architecture: Architecture, vocabulary_size: int, initial: Trai
     return dataclasses.replace(initial.config, **chosen, vocab_size=vocabulary_size)
 
 
+def with_memory_of_recipe(model: ModelConfig, architecture: Architecture) -> ModelConfig:
+    """Return ``model`` without memory if the recipe names none, because then its rows may not go on in other rows."""
+    if "memory_length" in architecture.given:
+        return model
+    defaults: dict[str, Any] = {
+        field.name: field.default for field in dataclasses.fields(model) if field.name in _OF_MEMORY
+    }
+    return dataclasses.replace(model, **defaults)
+
+
 def _open_to(architecture: Architecture, initial: TrainedModel) -> tuple[str, ...]:
     """Return the fields that the recipe sets even with ``initial``."""
     grows = may_grow_types(initial.config.type_vocab_size, architecture.config.type_vocab_size)

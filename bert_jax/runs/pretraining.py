@@ -54,6 +54,7 @@ from bert_jax.runs.model_choice import (
     of_phase,
     other_reading,
     overridden_settings,
+    with_memory_of_recipe,
     with_vocabulary_size,
 )
 from bert_jax.runs.models_read import (
@@ -370,7 +371,7 @@ def first_model(settings: PretrainingSettings, initial: TrainedModel | None, pie
         )
     vocab = settings.vocab
     size = vocab.with_added(initial.tokenizer).size if initial else vocab.size + len(vocab.added)
-    return choose_model(settings.architecture, pieces or size, initial)
+    return with_memory_of_recipe(choose_model(settings.architecture, pieces or size, initial), settings.architecture)
 
 
 def _with_frozen(tree: dict[str, Any], task: Task) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from bert_jax.tasks.findings import Judge
 from bert_jax.tasks.metrics import spans
 from bert_jax.tasks.metrics.spans import TITLES, cmrc_metrics, squad_v1_metrics, squad_v2_metrics
 from bert_jax.tasks.windows import Answer, Windows, best_spans, cut, merge, read_passage
+from bert_jax.text.encoded import typed
 
 _NO_SPAN = 1e4  # null odds if no span was found; larger than any difference of logits
 
@@ -88,11 +89,6 @@ class Task(ExampleTask):
 
     def __init__(self, config: Config, setting: Setting):
         setting.tokenizer.need("sep", "a question with its context")
-        if setting.tokenizer.cls_last:
-            raise UserError(
-                "the task span_qa says 'no answer' by [CLS] at the begin of a row, and the tokenizer puts [CLS] at its "
-                "end, as XLNet's; take another model"
-            )
         capacity = setting.max_length - 3 - config.max_query_length
         if capacity < 1:
             raise UserError(
@@ -119,33 +115,38 @@ class Task(ExampleTask):
         gold, training = self.gold[split], split.startswith("train")
         config, tokenizer = self.config, self.setting.tokenizer
         questions = tokenizer.encode_batch([example["question"] for example in examples])
-        before, after = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
-        between, types = np.repeat(after, tokenizer.pair_separators), np.array([0, 1], np.int32)
+        before, after = (np.array(ids, np.int32) for ids in tokenizer.around)
+        between, types = np.array(tokenizer.between, np.int32), np.array([0, 1], np.int32)
         sequences: dict[str, list[np.ndarray]] = {"input_ids": [], "token_type_ids": []}
-        columns: list[np.ndarray] = []  # one array [W, 10] per question
+        columns: list[np.ndarray] = []  # one array [W, 11] per question
         for number, (example, one) in enumerate(zip(examples, gold, strict=True)):
             if training and one.unusable:
                 continue
             question = questions[number][: config.max_query_length]
             passage = self.passages[example["context"]]
-            prefix = 1 + len(question) + len(between)
-            windows = cut(len(passage.ids), self.setting.max_length - prefix - 1, config.doc_stride)
+            prefix = len(before) + len(question) + len(between)
+            windows = cut(len(passage.ids), self.setting.max_length - prefix - len(after), config.doc_stride)
             for start, size in zip(windows.starts.tolist(), windows.sizes.tolist(), strict=True):
                 window = passage.ids[start : start + size]
                 sequences["input_ids"].append(np.concatenate([before, question, between, window, after]))
-                sequences["token_type_ids"].append(np.repeat(types, [prefix, size + 1]))
+                of_row = np.repeat(types, [prefix, size + len(after)])
+                sequences["token_type_ids"].append(typed(of_row, tokenizer.cls_last))
             known = example.get("answers") is not None and not one.unusable
-            targets = _targets(one.tokens, windows, prefix)
-            every = np.broadcast_arrays(number, known, *targets, prefix, *windows)
+            held, *targets = _targets(one.tokens, windows, prefix, self._nulls(prefix, windows))
+            every = np.broadcast_arrays(number, known, held, *targets, prefix, *windows)
             columns.append(np.stack(every, axis=1).astype(np.int32))
         if training and not columns:
             raise UserError(f"no answer of {split} is in its context; check config.data.columns")
-        numbers, known, first, last, prefixes, *windows_of_rows = np.concatenate(columns).T
+        numbers, known, held, first, last, prefixes, *windows_of_rows = np.concatenate(columns).T
         self.layouts[split] = prefixes, Windows(*windows_of_rows)
         if known.any():
-            self.notes.append(self._window_note(numbers, first > 0, gold))
+            self.notes.append(self._window_note(numbers, held > 0, gold))
         arrays = {"example_ids": numbers, "start_positions": first, "end_positions": last}
         return self.make_rows(sequences, {**arrays, "label_weights": known.astype(np.float32)})
+
+    def _nulls(self, prefixes: int | np.ndarray, windows: Windows) -> np.ndarray:
+        """Return the position of [CLS] in each of the W rows [W], which says that there is no answer."""
+        return prefixes + windows.sizes + 1 if self.setting.tokenizer.cls_last else np.zeros_like(windows.sizes)
 
     def _window_note(self, numbers: np.ndarray, held: np.ndarray, gold: Sequence[answers.Gold]) -> str:
         """Return a line that counts questions, windows, and answers that no window holds whole.
@@ -179,7 +180,8 @@ class Task(ExampleTask):
         """Return the decoded answers of each question, in the order of the split."""
         (prefixes, windows), config = self.layouts[split], self.config
         starts, ends = outputs["start_logits"], outputs["end_logits"]
-        null_scores = starts[:, 0].astype(np.float64) + ends[:, 0]
+        rows, nulls = np.arange(len(starts)), self._nulls(prefixes, windows)
+        null_scores = starts[rows, nulls].astype(np.float64) + ends[rows, nulls]
         layouts = np.stack([prefixes, *windows], axis=1).tolist()
         examples = self.setting.splits[split]
         edges = np.searchsorted(self.rows[split].arrays["example_ids"], np.arange(len(examples) + 1))
@@ -251,13 +253,15 @@ def _check_answerable(splits: Mapping[str, Sequence[Example]]) -> None:
         )
 
 
-def _targets(tokens: tuple[int, int] | None, windows: Windows, prefix: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions [W] of the answer's first and last token; 0 in windows that do not hold the whole answer."""
+def _targets(
+    tokens: tuple[int, int] | None, windows: Windows, prefix: int, nulls: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return which windows [W] hold the whole answer, and the positions of its first and last token, else ``nulls``."""
     if tokens is None:
-        return np.zeros_like(windows.starts), np.zeros_like(windows.starts)
+        return np.zeros_like(windows.starts), nulls, nulls
     inside = (tokens[0] >= windows.starts) & (tokens[1] < windows.starts + windows.sizes)
-    first, last = (np.where(inside, token - windows.starts + prefix, 0) for token in tokens)
-    return first, last
+    first, last = (np.where(inside, token - windows.starts + prefix, nulls) for token in tokens)
+    return inside, first, last
 
 
 def _ranked(found: _Decoded, config: Config) -> list[dict[str, Any]]:

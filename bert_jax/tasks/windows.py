@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from bert_jax.text.encoded import places_of_text
 from bert_jax.text.tokenizer import Tokenizer
 
 
@@ -49,11 +50,12 @@ def read_passage(tokenizer: Tokenizer, text: str) -> Passage:
     marks directly after it; otherwise an answer that ends in a mark would lose the mark.
     """
     encoded = tokenizer.encode(text)
-    spans = np.array(encoded.offsets[1:-1], np.int32).reshape(-1, 2)
+    inner = places_of_text(encoded, tokenizer.around)
+    spans = np.array(encoded.offsets[inner], np.int32).reshape(-1, 2)
     if not text.isascii():
         following = [*spans[1:, 0].tolist(), len(text)]
         spans[:, 1] = [_over_marks(text, *bounds) for bounds in zip(spans[:, 1].tolist(), following, strict=False)]
-    return Passage(np.array(encoded.input_ids[1:-1], np.int32), spans[:, 0].copy(), spans[:, 1].copy())
+    return Passage(np.array(encoded.input_ids[inner], np.int32), spans[:, 0].copy(), spans[:, 1].copy())
 
 
 def _over_marks(text: str, end: int, stop: int) -> int:

@@ -32,6 +32,12 @@ class Encoded:
     word_starts: tuple[bool, ...]  # False for continuations, special tokens and padding
 
 
+def places_of_text(encoded: Encoded, around: tuple[Sequence[int], Sequence[int]]) -> slice:
+    """Return the positions of a text among its special tokens; ``around``: ``Tokenizer.around``."""
+    before, after = map(len, around)
+    return slice(before, len(encoded.input_ids) - after)
+
+
 def kept_lengths(first: int, second: int, capacity: int) -> tuple[int, int]:
     """Return how many pieces of two texts of ``first`` and ``second`` pieces are kept, at most ``capacity`` in all.
 

@@ -97,6 +97,13 @@ def with_end(content: Mapping[str, Any]) -> dict[str, Any]:
     return {**content, "post_processor": template | laid_out}
 
 
+def with_cls_last(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``content``, a result of ``normal``, with [CLS] after a text, as in XLNet; a GPT's, without it, stays."""
+    entries = content["post_processor"]["special_tokens"]
+    special = {role: (entry["tokens"][0], entry["ids"][0]) for role, entry in entries.items()}
+    return {**content, **({"post_processor": template(special, Layout(cls_last=True))} if "cls" in special else {})}
+
+
 def _entries(special: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
     return {role: {"id": role, "ids": [i], "tokens": [name]} for role, (name, i) in special.items()}
 

@@ -23,7 +23,7 @@ from bert_jax.text.case import Case
 from bert_jax.text.encoded import Cut, Encoded, kept_lengths
 from bert_jax.text.json_engine import JsonEngine
 from bert_jax.text.marks import Bytes, Prefix, Suffix, is_white
-from bert_jax.text.roles import CLS_TYPE
+from bert_jax.text.roles import CLS_TYPE, with_cls_last
 from bert_jax.text.sentencepiece_engine import Engine, SentencePieceEngine
 from bert_jax.text.settings import BERT_NAMES, END, Token
 from bert_jax.text.surrogates import well_formed
@@ -275,17 +275,18 @@ class Tokenizer:
         first = not self.joiner or pieces[:1] == [names["mask"]]
         return text.removeprefix(" ") if first else text
 
-    def with_added(self, tokens: Sequence[Token]) -> Tokenizer:
+    def with_added(self, tokens: Sequence[Token], cls_last: bool = False) -> Tokenizer:
         """Return the tokenizer with more added tokens, which stay whole in every text. New ones get the next ids.
 
-        A model of sentencepiece becomes a ``tokenizer.json``: see ``sentencepiece_engine._convert``.
+        ``cls_last``: put [CLS] after a text. A model of sentencepiece becomes a ``tokenizer.json``, by ``_convert``.
         """
         own = {BERT_NAMES.get(role, self.vocab[i]) for role, i in self.role_ids.items()}
         own |= {self.vocab[i] for i in self.special_ids} | {self.vocab[i] for i in self._engine.added_ids}
         new = [token for token in tokens if token["content"] not in own]
-        if not new:
+        if not new and (self.cls_last or not cls_last):
             return self
         content = tokenizer_json.with_added(self._engine.as_json.content, new)
+        content = with_cls_last(content) if cls_last else content
         return Tokenizer(JsonEngine(content)) if "cls" in self.role_ids else of_json(content)  # [MASK] is a role then
 
     def trimmed(self, texts: Sequence[str], min_count: int = 1) -> tuple[Tokenizer, np.ndarray]:
@@ -383,18 +384,17 @@ def existing(folder: str | os.PathLike[str]) -> os.PathLike[str] | None:
     return next((path for path in candidates if path.exists()), None)
 
 
-def file_name(kind: str, added: Sequence[str] = (), plain: bool = True) -> str:
-    """Return the file name under which a folder keeps a learned tokenizer of ``kind`` with the tokens ``added``.
+def file_name(kind: str, changed: bool = False, plain: bool = True) -> str:
+    """Return the file name for a learned tokenizer of ``kind``, perhaps ``changed`` by ``with_added``.
 
     ``plain``: whether it strips accents in lower case, and only then; a ``vocab.txt`` cannot say another rule.
     """
     name = _FILE_OF_KIND.get(kind, SentencePieceEngine.file_name)
-    return tokenizer_json.FILE_NAME if added or (kind == "wordpiece" and not plain) else name
+    return tokenizer_json.FILE_NAME if changed or (kind == "wordpiece" and not plain) else name
 
 
 def check_name(output: str | os.PathLike[str], wanted: str, vocabulary: str) -> None:
     """Raise ``UserError`` if a file named ``output`` would be read as another kind of vocabulary than ``wanted``."""
     own = (".json", ".model")  # all other endings: a vocab.txt
-    endings = [os.path.splitext(name)[1] for name in (output, wanted)]
-    if len({ending if ending in own else "" for ending in endings}) > 1:
+    if len({ending if ending in own else "" for _, ending in map(os.path.splitext, (output, wanted))}) > 1:
         raise UserError(f"{output} would be read as a vocabulary of another kind than {vocabulary}; call it {wanted}")

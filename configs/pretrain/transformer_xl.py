@@ -32,6 +32,7 @@ def get_config(size: str = "base") -> ConfigDict:
     length, large, tiny = LENGTHS[size], size == "large", size == "tiny"
     config = recipes.derive("quickstart" if tiny else "roberta")
     config.objective = ConfigDict({"name": "ltr", "arrangement": "streams"})
+    config.examples = ("The capital of France is", "He opened the door and")
     dropout = {"dropout_rate": 0.0 if tiny else 0.2 if large else 0.1, "attention_dropout_rate": 0.2 if large else 0.0}
     config.model = ConfigDict({"encoder": "transformer_xl", "size": size, "memory_length": length, **dropout})
     if tiny:

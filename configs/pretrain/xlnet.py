@@ -11,6 +11,9 @@ orders are among 256 positions, 85 of a row are predicted, a cased vocabulary ha
 2,048 rows a batch, not 8,192. Neither says how long the memory is; 384 is from notes on the paper's first version. The
 paper has no base model of this data; here the base model has the values of the large one.
 
+With another ``max_length``, change these keys too: ``config.objective.perm_size``, ``config.model.memory_length``, and
+``config.objective.arrangement_options.reuse_length`` with ``config.model.reuse_length``, which are one number.
+
 Four things differ. There half of the rows are read backwards. There the rate ends at a thousandth of its peak. There
 n-grams are of pieces, not of words, by an error. Here initial weights are drawn from a normal distribution cut at two
 standard deviations; there it is not cut. The large model reached 88.95 EM on SQuAD 1.1, 81.75 on RACE and 89.8 on MNLI
@@ -27,7 +30,7 @@ def get_config(size: str = "large") -> ConfigDict:
     is_small = size == "tiny"
     length = 128 if is_small else 512
     config.vocab = ConfigDict(
-        {"path": "", "kind": "unigram", "size": 8_000 if is_small else 32_000, "lowercase": False}
+        {"path": "", "kind": "unigram", "size": 8_000 if is_small else 32_000, "lowercase": False, "cls_last": True}
     )
     config.objective = ConfigDict(
         {

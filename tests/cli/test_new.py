@@ -69,6 +69,12 @@ def test_each_recipe_makes_a_folder_whose_commands_can_be_typed(recipe, tmp_path
     assert (commands[0][2] == "--init=MODEL") == (not {"size", "num_layers"} & {*parent.model})
 
 
+@pytest.mark.parametrize("recipe", ["mass", "transformer_xl:tiny"])
+def test_a_model_without_a_class_in_transformers_is_not_exported(recipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "export" not in [words[0] for words in new("mine", f"--from={recipe}")]
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

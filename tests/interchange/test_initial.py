@@ -14,12 +14,12 @@ from bert_jax.interchange.initial import continued_seed, start_from, with_vocabu
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.trained_model import RunKey, TrainedModel
 from bert_jax.interchange.workdir import import_into_workdir
-from bert_jax.models.encoders import modernbert
+from bert_jax.models.encoders import modernbert, transformer_xl
 from bert_jax.models.model import fresh_params
 from bert_jax.models.transformer import stack_layers
 from bert_jax.recipes.architecture import Architecture
 from bert_jax.records import SPECIAL_TOKENS
-from bert_jax.runs.model_choice import choose_model, overridden_settings
+from bert_jax.runs.model_choice import choose_model, overridden_settings, with_memory_of_recipe
 from bert_jax.text.tokenizer import wordpiece
 from bert_jax.training.state import TrainState
 from tests.models.helpers import as_jax, random_params, tiny
@@ -115,6 +115,22 @@ def test_missing_parts_start_fresh_and_the_rest_is_taken_over() -> None:
     jax.tree.map(np.testing.assert_array_equal, state.params, expected)
     assert int(state.step) == 0
     assert notes == ["starting from there; fresh: mlm_head, nsp_head, pooler"]
+
+
+def test_pretraining_has_the_memory_of_its_recipe() -> None:
+    """A recipe such as ``continue`` has no such key, and its rows do not go on from batch to batch."""
+    old = transformer_xl.Config(OLD.size, 16, 2, 2, 32, memory_length=8, span="same length")
+    initial = TrainedModel("there", {}, old, OLD)
+    for keys, memory, span in (
+        ({}, 0, "all"),
+        ({"encoder": "transformer_xl", "memory_length": 4}, 4, "same length"),
+        ({"encoder": "transformer_xl", "memory_length": 4, "span": "all"}, 4, "all"),
+    ):
+        architecture = Architecture.of(keys, OLD.size)
+        chosen = choose_model(architecture, OLD.size, initial)
+        found: Any = with_memory_of_recipe(chosen, architecture)
+        assert (found.memory_length, found.span, found.num_layers) == (memory, span, 2)
+    assert choose_model(Architecture.of({}, OLD.size), OLD.size, initial) == old  # in fine-tuning
 
 
 @pytest.mark.parametrize("layers", ["unrolled", "scanned"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from bert_jax.records import Feature
 from bert_jax.rows.ngram_models import next_tokens_of_rows
 from bert_jax.rows.phases import Phase, Phases
 from bert_jax.training import lanes
+from tests.objectives.texts import teacher_of
 
 LENGTH, MEMORY = 8, 12
 
@@ -71,6 +73,16 @@ def test_every_token_of_a_segment_is_predicted() -> None:
 def test_what_cannot_hand_memory_on_is_one_line(make: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         make()
+
+
+def test_a_teacher_does_not_read_the_memory_of_its_student() -> None:
+    """Its layers read other vectors, and shapes may be alike, so nothing else would tell."""
+    student = objective()
+    setting = student.setting._replace(teacher=teacher_of(student.setting.model))
+    with pytest.raises(UserError, match="init=T would read the memory of the student, .* or set config.model.memory_l"):
+        ltr.Objective(student.config, setting)
+    without = dataclasses.replace(setting.model, memory_length=0)
+    assert ltr.Objective(student.config, setting._replace(model=without)).lessons
 
 
 def test_phases_share_one_memory() -> None:

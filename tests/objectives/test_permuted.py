@@ -25,7 +25,7 @@ from bert_jax.rows.masking import MaskingConfig
 from bert_jax.rows.ngram_models import HIDDEN
 from bert_jax.task import Variables
 from bert_jax.training.mesh import unbox
-from tests.objectives.texts import Text, make_text
+from tests.objectives.texts import Text, make_text, teacher_of
 
 
 def ranks(draws: np.ndarray, moves: np.ndarray, begins: int = 0, size: int | None = None) -> np.ndarray:
@@ -215,8 +215,10 @@ def test_what_does_not_fit_is_refused_in_one_line(text: Text) -> None:
         made(text, masking=MaskingConfig("token", mask_share=0.5))
     with pytest.raises(UserError, match="config.objective.perm_size is 0; at least 1, or None"):
         made(text, perm_size=0)
+    with pytest.raises(UserError, match="init=T has one stream, and would read the tokens that .* predicts"):
+        Objective(Config(), Setting(MODEL, {"phase1": LENGTH}, teacher=teacher_of(one_stream)))
     remembers = dataclasses.replace(MODEL, memory_length=8)
-    with pytest.raises(UserError, match="lets 16 of the 16 positions .* next row begins after 8; set it to 8"):
+    with pytest.raises(UserError, match=r"16 of the 16 positions .* begins after 8; set .*reuse_length.* to 8 \(0"):
         made(text, remembers, arrangement="stream_pairs")
     with pytest.raises(UserError, match="set config.objective.arrangement to 'stream_pairs' or 'streams'"):
         made(text, remembers)

@@ -13,10 +13,15 @@ from bert_jax.corpora.build import BuildConfig, build
 from bert_jax.corpora.source import documents
 from bert_jax.corpora.store import Corpus
 from bert_jax.corpora.text_files import Source
+from bert_jax.interchange.trained_model import TrainedModel
+from bert_jax.losses.teacher import Teacher, TeacherConfig
+from bert_jax.models.config import ModelConfig
 from bert_jax.models.encoders import bert
+from bert_jax.models.model import LM_HEAD, Model
 from bert_jax.objectives.base import Setting
 from bert_jax.recipes import recipes
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
+from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.task import Task, Variables
 from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import Tokenizer, wordpiece
@@ -85,6 +90,14 @@ def objective(
     )
     setting = Setting(model, {"phase1": LENGTH}, changes=changes)
     return module.Objective(module.Config(**config), setting).with_text(corpus, tokenizer)
+
+
+def teacher_of(model: ModelConfig) -> Teacher:
+    """A teacher of this shape with fresh parameters and the head for masked tokens."""
+    shapes = {"input_ids": np.zeros((1, 8), np.int32), "attention_mask": np.ones((1, 8), np.int32)}
+    batch = {**shapes, "token_type_ids": shapes["input_ids"], "masked_positions": np.zeros((1, 2), np.int32)}
+    params = unbox(Model(model, (LM_HEAD,)).init(jax.random.key(0), batch)["params"])
+    return Teacher(TeacherConfig("T"), TrainedModel("T", params, model, wordpiece(SPECIAL_TOKENS)))
 
 
 def rows_of(task: Task, count: int = 12, split: Any = "train") -> dict[str, np.ndarray]:

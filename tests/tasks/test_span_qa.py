@@ -18,7 +18,7 @@ from bert_jax.tasks.base import KIND
 from bert_jax.tasks.metrics.spans import normalize
 from bert_jax.tasks.span_qa import Task
 from bert_jax.text import tokenizer as tokenizers
-from tests.tasks.questions import knowing, make_task, question, random_outputs, write_squad
+from tests.tasks.questions import knowing, make_task, question, random_outputs, tokenizer, write_squad
 
 LONG = " ".join(f"{i} {name} was here." for i, name in enumerate(["ann", "bob", "cy", "dora", "ed", "flo", "gus"] * 4))
 
@@ -98,6 +98,31 @@ def test_a_note_counts_windows_and_answers_that_no_window_holds():
         assert held in line
     [line] = [note for note in make_task({"dev": examples}).notes if "windows" in note]
     assert line == "dev: 3 questions, 3 windows of at most 384 tokens, 3 with an answer"
+
+
+def test_no_answer_is_where_cls_is():
+    """With [CLS] after a text, as in XLNet, rows hold the same windows, and the same scores give the same answers."""
+    examples = [question(LONG, "bob"), question(LONG, None), question(LONG, "11 ed")]
+    usual, moved = (
+        make_task({"dev": examples}, using, 64, max_query_length=9, doc_stride=8, version_2=True)
+        for using in (tokenizer(), tokenizer().with_added([], cls_last=True))
+    )
+    sizes, width = usual.rows["dev"].lengths, usual.lengths[KIND]
+
+    def with_first_last(x):
+        return np.stack([np.concatenate([x[i, 1:n], x[i, :1], x[i, n:]]) for i, n in enumerate(sizes)])
+
+    before, after = (task.rows["dev"].take(np.arange(len(sizes)), width) for task in (usual, moved))
+    np.testing.assert_array_equal(after["input_ids"], with_first_last(before["input_ids"]))
+    types = with_first_last(before["token_type_ids"])
+    types[np.arange(len(sizes)), sizes - 1] = 2
+    np.testing.assert_array_equal(after["token_type_ids"], types)
+    for name in ("start_positions", "end_positions"):
+        assert 0 < np.count_nonzero(before[name]) < len(sizes)
+        np.testing.assert_array_equal(after[name], np.where(before[name] > 0, before[name], sizes) - 1)
+    scores = random_outputs(usual, "dev")
+    assert usual.decode("dev", scores) == moved.decode("dev", {n: with_first_last(x) for n, x in scores.items()})
+    assert moved.finish("dev", knowing(moved, "dev"))["exact"] == 100
 
 
 # ---- Rows --------------------------------------------------------------------------------------------------------

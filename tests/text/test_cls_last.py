@@ -5,15 +5,20 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tokenizers
 
+from bert_jax.corpora.prepare import VocabularyConfig, learn_tokenizer
+from bert_jax.corpora.shard_job import _spans
 from bert_jax.errors import UserError
+from bert_jax.inspection.fertility import measure
 from bert_jax.interchange.tokenizer_files import write_tokenizer
 from bert_jax.models.encoders import bert, xlnet
 from bert_jax.rows.example_rows import pair_sequences
+from bert_jax.tasks.windows import read_passage
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
 from bert_jax.text.sentencepiece_model import parse
 from bert_jax.text.tokenizer import Tokenizer, load
@@ -91,6 +96,15 @@ def test_added_tokens_and_trimming_keep_the_layout(ours: Tokenizer) -> None:
     assert np.array_equal(old[list(smaller.encode("the cats").input_ids)], ours.encode("the cats").input_ids)
 
 
+def test_a_text_is_found_among_its_special_tokens(ours: Tokenizer) -> None:
+    """As in answers, fertility and columns of a corpus."""
+    passage = read_passage(ours, "the cats run")
+    assert passage.ids.tolist() == ours.encode_batch(["the cats run"])[0].tolist()
+    assert (passage.starts[0], passage.ends[-1]) == (0, 12)
+    assert measure(ours, ["the cats run"]).pieces == len(passage.ids)
+    assert len(_spans(ours, "the cats run", passage.ids)) == len(passage.ids)
+
+
 @pytest.mark.parametrize("single", ["<sep>:0 $A:0 <cls>:2", "$A:0 <sep>:0 <cls>:0"])
 def test_another_layout_is_refused_in_one_line(ours: Tokenizer, tmp_path: Path, single: str) -> None:
     library = tokenizers.Tokenizer.from_str(ours.tokenizer_json())
@@ -101,3 +115,19 @@ def test_another_layout_is_refused_in_one_line(ours: Tokenizer, tmp_path: Path, 
     with pytest.raises(UserError, match="lays a text out as .* can be read") as error:
         load(tmp_path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
+def test_a_vocabulary_of_a_run_may_have_cls_last(kind: Any, tmp_path: Path) -> None:
+    """The pieces and ids of a text are the same."""
+    settings = VocabularyConfig(kind=kind, size=90, lowercase=False, num_threads=1, min_frequency=1, cls_last=True)
+    plain = learn_tokenizer(settings, TEXTS[:-1] * 20)
+    moved = settings.with_added(plain)
+    assert (moved.cls_last, plain.cls_last) == (True, False)
+    assert moved.encode("the cats").input_ids[-2:] == (plain.sep_id, plain.cls_id)
+    for one, other in zip(moved.encode_batch(TEXTS), plain.encode_batch(TEXTS), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert settings.file_name == moved.file_name == "tokenizer.json"
+    moved.save(tmp_path / moved.file_name)
+    assert load(tmp_path).sha256 == moved.sha256
+    assert settings.with_added(moved) is moved

@@ -125,7 +125,7 @@ def test_the_name_says_the_kind():
         "spiece.model",
         "tokenizer.json",
     ]
-    assert file_name("unigram", ("<e1>",)) == "tokenizer.json"
+    assert file_name("unigram", changed=True) == "tokenizer.json"
     check_name("any/name.model", "spiece.model", "it")
     check_name("any/name", "vocab.txt", "it")
     for output, wanted in (("vocab.txt", "spiece.model"), ("x.model", "vocab.txt"), ("vocab.txt", "tokenizer.json")):
