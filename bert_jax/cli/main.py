@@ -251,7 +251,7 @@ def _keys_like(name: str, options: Sequence[str], arguments: argparse.Namespace)
     Args:
       arguments: the arguments that the parser knows, perhaps with ``--config``.
     """
-    if difflib.get_close_matches(f"--{name}", options, n=1, cutoff=0.85):
+    if difflib.get_close_matches(f"--{name}", options, n=1, cutoff=0.87):
         return []
     if name.partition(".")[0] in (*key_names.PRETRAINING, *key_names.FINETUNING):
         return [name]

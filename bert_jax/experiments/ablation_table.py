@@ -13,11 +13,11 @@ from bert_jax.experiments.heldout_rows import HeldoutRows
 from bert_jax.experiments.nouns import OWN, SAME_ROWS, MetricColumn, Metrics, Tables
 from bert_jax.experiments.pictures import Over, of_columns
 from bert_jax.losses.cross_entropy import OfLabels
+from bert_jax.metric_names import lower_is_better
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.reporting.formats import figure
 from bert_jax.reporting.measures import known_baselines
 from bert_jax.storage import files, reading
-from bert_jax.task import lower_is_better
 
 _UNITS = {"loss": "cross-entropy in nats per target", "accuracy": "share of its targets that are predicted"}
 

@@ -18,6 +18,7 @@ from bert_jax.experiments.finetunings import check_labels
 from bert_jax.experiments.grid import RESULTS, Grid
 from bert_jax.experiments.nouns import Cell, Metrics, Tables, VariantSummary
 from bert_jax.interchange.loading import load
+from bert_jax.metric_names import lower_is_better
 from bert_jax.recipes import key_names, recipes, trees
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.reporting.error_bars import Figure
@@ -27,7 +28,6 @@ from bert_jax.runs.inputs import read_initial
 from bert_jax.runs.prepared import Request
 from bert_jax.runs.run import finetune
 from bert_jax.storage import files
-from bert_jax.task import lower_is_better
 from bert_jax.workdir.run_record import only_writer
 
 # The keys of ``vary`` for the model to start from and for the recipe's argument; all others are config keys.

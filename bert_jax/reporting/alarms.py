@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from bert_jax.metric_names import TOTAL
 from bert_jax.reporting.formats import in_words, is_number
 from bert_jax.reporting.loggers.base import Record
 from bert_jax.reporting.measures import known_baselines
-from bert_jax.task import TOTAL
 
 WINDOWS, ENOUGH = 32, 16  # most and fewest earlier windows to compare a loss with; with fewer, there is no alarm
 _DEVIATIONS = 10.0  # a spike lies at least so many robust standard deviations above the median of earlier windows

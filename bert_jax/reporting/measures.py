@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from bert_jax.metric_names import MEAN, STANDARD_ERROR, TOTAL, has_goal, lower_is_better
 from bert_jax.reporting.formats import MISSING, figure, in_words, is_number
 from bert_jax.reporting.loggers.base import Record, metrics_of
-from bert_jax.task import MEAN, STANDARD_ERROR, TOTAL, has_goal, lower_is_better
 
 # Title of each metric that training itself measures, in the order of the charts. Objectives, tasks and evaluations have
-# further ``titles`` (``task.titles_of``), which ``run.json`` keeps. A metric without a title is drawn under its name.
+# further ``titles`` (``metric_names.titles_of``), which ``run.json`` keeps. Other metrics are drawn under their names.
 TITLES = {
     "loss": "Loss",
     TOTAL: "Loss, all terms",

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
+from bert_jax.metric_names import TOTAL
 from bert_jax.program import duration
 from bert_jax.reporting.formats import count, is_number, phase_label
-from bert_jax.task import TOTAL
 
 _REDRAW_SECONDS, _EVERY_SECONDS = 0.1, 10.0  # least time between two drawings of the line: on a terminal, elsewhere
 # Seconds between two lines that say for how long something has run: on a terminal, and elsewhere.

@@ -10,6 +10,7 @@ from html import escape
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.metric_names import has_goal, lower_is_better
 from bert_jax.program import MISSING, duration
 from bert_jax.reporting import run_log, status
 from bert_jax.reporting.charts import svg
@@ -36,7 +37,6 @@ from bert_jax.reporting.report_errors import errors
 from bert_jax.reporting.report_speed import goodput, kernels, paces, step_times, untimed
 from bert_jax.reporting.summary import heading, is_tuned, mapping, phases_of, sentence
 from bert_jax.storage import files, reading
-from bert_jax.task import has_goal, lower_is_better
 
 FILE = "report.html"
 DETAILS = "details.json"  # errors of a fine-tuned model

@@ -23,6 +23,7 @@ from bert_jax.interchange.loading import load
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.losses import distillation
 from bert_jax.losses.teacher import content
+from bert_jax.metric_names import titles_of
 from bert_jax.models.model import config_facts
 from bert_jax.objectives.several import seed_of_member
 from bert_jax.parts import catalogue
@@ -51,7 +52,6 @@ from bert_jax.runs.packed import check_packed_batch, check_packing
 from bert_jax.runs.prepared import Opened, Prepared, Request
 from bert_jax.runs.used_keys import with_vocabulary
 from bert_jax.storage import files
-from bert_jax.task import titles_of
 from bert_jax.tasks import base as tasks
 from bert_jax.tasks.base import KIND, PACKED, ExampleTask
 from bert_jax.tasks.several import Member, SeveralTasks, each_task, shared_setting

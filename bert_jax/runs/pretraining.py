@@ -21,6 +21,7 @@ from bert_jax.interchange.loading import load
 from bert_jax.interchange.moments import read_moments, with_moments
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.losses import distillation
+from bert_jax.metric_names import titles_of
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import QUERIES, EncoderPart, config_facts
 from bert_jax.objectives.base import PretrainingObjective, Setting
@@ -71,7 +72,7 @@ from bert_jax.runs.prepared import Opened, Prepared, Request
 from bert_jax.runs.pretraining_end import finish
 from bert_jax.runs.used_keys import used_keys
 from bert_jax.storage import files
-from bert_jax.task import Task, tasks_of, titles_of
+from bert_jax.task import Task, tasks_of
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.memory import check_fits

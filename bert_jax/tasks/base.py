@@ -19,6 +19,7 @@ from bert_jax.losses import distillation
 from bert_jax.losses.cross_entropy import token_metrics
 from bert_jax.losses.distillation import Lessons
 from bert_jax.losses.teacher import Teacher
+from bert_jax.metric_names import STANDARD_ERROR
 from bert_jax.models.bilstm import BiLstm
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng
@@ -29,7 +30,7 @@ from bert_jax.rows import random
 from bert_jax.rows.example_rows import EncodedRows, ExampleRows, bucket_lengths, pair_sequences
 from bert_jax.rows.packed_examples import PackedExamples, row_length
 from bert_jax.rows.rows_config import Packing
-from bert_jax.task import STANDARD_ERROR, Losses, RowSource, SingleTask, Term, Variables, measure_terms
+from bert_jax.task import Losses, RowSource, SingleTask, Term, Variables, measure_terms
 from bert_jax.tasks.findings import Judge
 from bert_jax.text.tokenizer import Tokenizer
 

@@ -15,10 +15,11 @@ import numpy as np
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
 from bert_jax.losses.distillation import FROZEN
+from bert_jax.metric_names import MEAN, lower_is_better, titles_of
 from bert_jax.records import Batch, Sum
 from bert_jax.rows.dealt import DealtRows, buckets_of, deal
 from bert_jax.rows.phases import Phase, steps_per_epoch
-from bert_jax.task import MEAN, Losses, RowSource, SingleTask, TaskOfSeveral, Variables, lower_is_better, titles_of
+from bert_jax.task import Losses, RowSource, SingleTask, TaskOfSeveral, Variables
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.tasks.mixing import Mixing
 

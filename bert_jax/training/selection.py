@@ -9,7 +9,7 @@ from typing import Any
 
 from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
-from bert_jax.task import has_goal, lower_is_better
+from bert_jax.metric_names import has_goal, lower_is_better
 
 
 @dataclasses.dataclass(frozen=True)

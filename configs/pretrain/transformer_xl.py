@@ -7,15 +7,15 @@
 ``transformer_xl`` is the base model of WikiText-103, ``transformer_xl:large`` the large one. The figures are from
 kimiyoung/transformer-xl, pytorch/run_wt103_base.sh, run_wt103_large.sh and train.py: 200,000 and 4,000,000 steps of 60
 and 128 rows of 150 and 384 tokens, a memory of as many, Adam at 2.5e-4 that falls as a cosine, a warm-up of 0 and
-16,000 steps, clipping at 0.25, dropout of 0.1 and 0.2. ``tiny`` has 2 layers x 128, rows and a memory of 64 tokens, and
-the text and the vocabulary of ``quickstart``.
+16,000 steps, clipping at 0.25, dropout of 0.1 and 0.2. Here the base model has 64 rows, which 8 devices share. ``tiny``
+has 2 layers x 128, rows and a memory of 64 tokens, and the text and the vocabulary of ``quickstart``.
 
 Row b of a batch goes on where row b of the batch before ended: the whole text is one line, cut into as many parts as a
 batch has rows. The memory is saved with the model, and the batch size cannot change in a run.
 
-Three things differ. Here the vocabulary has 50,000 pieces; there it has 267,735 words, which an adaptive softmax groups
-by frequency. Here initial weights are drawn from a normal distribution cut at two standard deviations; there it is not
-cut. There a test has a longer memory than training, of 640 and 1,600 tokens.
+Three other things differ. Here the vocabulary has 50,000 pieces; there it has 267,735 words, which an adaptive softmax
+groups by frequency. Here initial weights are drawn from a normal distribution cut at two standard deviations; there it
+is not cut. There a test has a longer memory than training, of 640 and 1,600 tokens.
 """
 
 from ml_collections import ConfigDict
@@ -40,7 +40,7 @@ def get_config(size: str = "base") -> ConfigDict:
         config.schedule = ConfigDict({"name": "linear", "peak_learning_rate": 6e-3, "warmup_steps": 100})
         return config
     config.model.dtype = "bfloat16"
-    steps, rows = (4_000_000, 128) if large else (200_000, 60)
+    steps, rows = (4_000_000, 128) if large else (200_000, 64)
     config.phases = ConfigDict({"pretraining": {"num_steps": steps, "batch_size": rows, "max_length": length}})
     adam = {"name": "adamw", "eps": 1e-8, "weight_decay": 0.0, "clip_norm": 0.25, "bias_correction": "standard"}
     config.optimizer = ConfigDict(adam)

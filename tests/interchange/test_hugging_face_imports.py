@@ -323,7 +323,7 @@ def only_pickle(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda f: edit_config(f, model_type="xlnet"), "is a 'xlnet' model; readable model types: albert, bert"),
+        (lambda f: edit_config(f, model_type="t5"), "is a 't5' model; readable model types: albert, bert"),
         (lambda f: edit_config(f, model_type=["bert"]), r"is a \['bert'\] model; readable model types: albert, bert"),
         (lambda f: edit_config(f, hidden_act="silu"), "hidden_act 'silu'; known: gelu, gelu_new, relu"),
         (lambda f: edit_config(f, position_embedding_type="rel"), "type 'rel'; of the BERT family, only models"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import math
@@ -14,7 +15,10 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.features.fill_mask import fill_mask
+from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.encoders import bert, xlnet
+from bert_jax.models.model import QUERIES
 from bert_jax.objectives.base import Setting
 from bert_jax.objectives.permuted import Config, Objective, order
 from bert_jax.rows.masking import MaskingConfig
@@ -105,6 +109,10 @@ def made(text: Text, model: Any = MODEL, length: int = LENGTH, **config: Any) ->
     return Objective(Config(**config), Setting(model, {"phase1": length})).with_text(corpus, tokenizer)
 
 
+def fresh(task: Objective) -> Variables:
+    return jax.jit(lambda: unbox(task.init(jax.random.key(0))))()  # type: ignore[no-any-return]
+
+
 def batch_of(task: Objective, epoch: int = 0) -> dict[str, Any]:
     return task.source("train", "phase1", 0).rows(np.full(ROWS, epoch), np.arange(ROWS))
 
@@ -113,7 +121,7 @@ def batch_of(task: Objective, epoch: int = 0) -> dict[str, Any]:
 def test_a_token_reaches_what_its_rank_says_and_nothing_else(text: Text, arrangement: str) -> None:
     """Both streams: every token of a row is changed in turn; what sees it changes, all else keeps its bits."""
     task = made(text, arrangement=arrangement, masking=dataclasses.replace(Config().masking, rate=0.4))
-    variables = unbox(task.init(jax.random.key(0)))
+    variables = fresh(task)
     row = {name: jnp.asarray(x[2:3]) for name, x in task.inputs(batch_of(task)).items()}
     changed = {name: jnp.repeat(x, LENGTH + 1, axis=0) for name, x in row.items()}
     which = jnp.eye(LENGTH + 1, LENGTH, dtype=jnp.int32)  # the last row keeps all tokens
@@ -166,7 +174,7 @@ def test_the_baseline_reads_the_neighbours_that_a_prediction_sees(text: Text) ->
 def test_only_the_reused_positions_are_remembered(text: Text) -> None:
     model = dataclasses.replace(MODEL, memory_length=12, reuse_length=8)
     task = made(text, model, arrangement="stream_pairs")
-    variables = Variables(unbox(task.init(jax.random.key(0))).params, {})
+    variables = fresh(task)
     empty = {name: jnp.zeros((ROWS, *one.shape), one.dtype) for name, one in task.memory.items()}
     batch = batch_of(task)
     loss = jax.jit(lambda batch: task.loss(variables, batch, None))
@@ -176,6 +184,27 @@ def test_only_the_reused_positions_are_remembered(text: Text) -> None:
     for name, x in loss({**other, **empty}).memory.items():
         np.testing.assert_array_equal(x, after.memory[name])
     assert loss({**batch, **after.memory}).terms["plm"].value != after.terms["plm"].value
+
+
+def test_masks_are_filled_from_queries_which_see_no_mask(text: Text) -> None:
+    """What [MASK] looks like is never read, unless the model with two streams has learned from masks."""
+    task, (_, tokenizer) = made(text), text
+    params = copy.deepcopy(jax.device_get(fresh(task).params))
+    params["mlm_head"]["output_bias"][tokenizer.mask_id] = -1e9  # its logit reads the vector too
+    other = copy.deepcopy(params)
+    other["encoder"]["embeddings"]["word_embeddings"][tokenizer.mask_id] += 1.0
+    filled: dict[str, list[Any]] = {}
+    for asks, facts in (
+        ("queries", {"objective": {"name": "permuted"}, "asks": QUERIES}),
+        ("imported", {}),
+        ("masks", {"objective": {"name": "mlm"}}),
+    ):
+        filled[asks] = [
+            fill_mask(TrainedModel("", one, task.setting.model, tokenizer, facts=facts), ["[MASK] a [MASK]."])[0]
+            for one in (params, other)
+        ]
+    assert filled["queries"][0] == filled["queries"][1] == filled["imported"][0]
+    assert filled["masks"][0] != filled["masks"][1]
 
 
 def test_what_does_not_fit_is_refused_in_one_line(text: Text) -> None:

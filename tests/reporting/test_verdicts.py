@@ -7,10 +7,10 @@ import pytest
 import scipy.stats
 
 from bert_jax.errors import UserError
+from bert_jax.metric_names import has_goal, titles_of
 from bert_jax.objectives import replaced_tokens
 from bert_jax.reporting import measures
 from bert_jax.reporting.status import describe
-from bert_jax.task import has_goal, titles_of
 from bert_jax.tasks import tagging
 from bert_jax.training.selection import SelectionConfig
 from tests.reporting.test_report import text_of

@@ -13,10 +13,10 @@ from bert_jax.cluster.exit_codes import DONE, PREEMPTED
 from bert_jax.errors import UserError
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.trained_model import TrainedModel
+from bert_jax.metric_names import lower_is_better
 from bert_jax.parts import catalogue
 from bert_jax.parts.catalogue import OwnCode
 from bert_jax.runs.evaluations.base import WHERE, Evaluations, read
-from bert_jax.task import lower_is_better
 from bert_jax.workdir import run_record
 from tests import toy
 from tests.interchange.small_model import CONFIG, PARAMS, TOKENIZER

@@ -19,11 +19,12 @@ from bert_jax import configuration
 from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.losses.teacher import Teacher, TeacherConfig, content
+from bert_jax.metric_names import titles_of
 from bert_jax.reporting.measures import headline
 from bert_jax.reporting.progress import ProgressLine
 from bert_jax.runs import cached_teacher
 from bert_jax.runs.cached_teacher import fill
-from bert_jax.task import Variables, titles_of
+from bert_jax.task import Variables
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
 from tests import toy

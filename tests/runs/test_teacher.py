@@ -69,6 +69,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     path = toy.write_recipe(folder / "first.json", recipe)
     large = ["--config.model.hidden_size=64", "--config.model.num_layers=4", "--config.learning_rate=0.02"]
+    large += ["--config.model.layers=scanned"]  # compiled once, not four times
     with toy.one_device():
         assert run(["pretrain", f"--config={path}", f"--workdir={folder / 'teacher'}", *large]) == 0
     recipe["vocab"]["path"] = str(shutil.copy(folder / "teacher" / "vocab.txt", folder))
@@ -110,14 +111,14 @@ def with_text(place: Path, workdir: Path, *flags: str) -> Any:
 def test_of_itself_a_student_learns_nothing(place: Path, tmp_path: Path) -> None:
     """Where teacher and student are one model, each term of the teacher is 0, and so is its gradient."""
     with jax.enable_x64(True):
-        same = ("--config.model.hidden_size=64", "--config.model.num_layers=4", "--config.model.dtype=float64")
-        same += ("--config.model.layers=scanned",)  # traced once, not four times
+        shape = {"hidden_size": 64, "num_layers": 4, "dtype": "float64", "layers": "scanned"}
+        same = tuple(f"--config.model.{key}={value}" for key, value in shape.items())
         cosine = ("--config.teacher.hidden.loss=cosine", "--config.teacher.labels=0")
         task = with_text(place, tmp_path / "run", *EVERYTHING, *same, *NO_DROPOUT, *cosine)
         assert task.loss_weights == {"mlm": 0.0, "soft_mlm": 5.0, "hidden": 1.0, "attention": 1.0}
         batch = task.heldout_rows("phase1", 4)
         [(name, given)] = task.given.arrays.items()
-        params = stack_layers(jax.tree.map(lambda x: x.astype(np.float64), given))
+        params = stack_layers(jax.tree.map(lambda x: np.asarray(x, np.float64), given))
 
         def of(params: Any) -> Any:
             terms = task.loss(contract.Variables(params, {name: given}), batch, None).terms

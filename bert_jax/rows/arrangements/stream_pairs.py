@@ -3,7 +3,8 @@
 The text is one line: all documents, with a [SEP] between two of them. A row begins with ``reuse_length`` positions of
 the line, A is what follows them up to the end of a sentence, and B goes on from there or, for ``random_share`` of the
 rows, begins with a sentence elsewhere. The next row begins where the reused positions of this row end, so its memory is
-made of them alone. Token types are 0 up to the first [SEP], 1 up to the second and 2 at [CLS].
+made of them alone. Token types are 0 up to the first [SEP], 1 up to the second and 2 at [CLS], to which an encoder with
+two token types adds none.
 
 As in zihangdai/xlnet, data_utils.py, with four differences. There an end-of-document token stands between documents.
 There both A and B are shortened if they exceed the row; here B alone. There half of the rows may be read backwards

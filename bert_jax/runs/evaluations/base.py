@@ -16,11 +16,11 @@ from jax.sharding import Mesh
 
 from bert_jax import configuration
 from bert_jax.errors import UserError
+from bert_jax.metric_names import titles_of
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import Model, Part
 from bert_jax.parts import catalogue
 from bert_jax.rows.example_rows import EncodedRows
-from bert_jax.task import titles_of
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training.experiment import Experiment
 from bert_jax.training.forward import Forward
@@ -72,7 +72,7 @@ def _outputs(config: ModelConfig, parts: tuple[Part, ...], params: Any, batch: A
 class TrainingEvaluator(abc.ABC):
     """The base class of evaluations during training. In a job, each process makes and calls it.
 
-    ``titles``: metric -> its title in the report (``task.titles_of``).
+    ``titles``: metric -> its title in the report (``metric_names.titles_of``).
     """
 
     titles: Mapping[str, str] = {}

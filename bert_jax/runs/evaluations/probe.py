@@ -20,6 +20,7 @@ from bert_jax import configuration
 from bert_jax.errors import UserError
 from bert_jax.examples.load import DataConfig, load, to_train_on
 from bert_jax.examples.splits import at_most, train_split
+from bert_jax.metric_names import STANDARD_ERROR, titles_of
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.heads import pool
 from bert_jax.models.model import POOLER, Model
@@ -27,7 +28,6 @@ from bert_jax.parts import catalogue
 from bert_jax.records import Batch
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.runs.evaluations import base
-from bert_jax.task import STANDARD_ERROR, titles_of
 from bert_jax.tasks.base import KIND, ExampleTask, Setting
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.training import mesh as meshes
