@@ -70,10 +70,12 @@ def check_lanes(task: PretrainingObjective | SeveralObjectives, experiment: Expe
     sources = [(task.source("train", p.kind, i), p) for i, p in enumerate(experiment.phases.phases)]
     sources += [(task.source("eval", kind, 0, part), evaluated) for part, kind in task.heldout(evaluated.kind).items()]
     for source, phase in sources:
-        dealt = source.for_batches(phase.batch_size)
-        memory = getattr(task.of(phase.kind).setting.model, "memory_length", 0)
-        tokens = dealt.rows_per_epoch // phase.batch_size * phase.max_length
-        if dealt is not source and memory > tokens:
+        if (dealt := source.for_batches(phase.batch_size)) is source:
+            continue  # its rows are in no lanes, and counting them may plan an epoch
+        model = task.of(phase.kind).setting.model
+        memory, step = getattr(model, "memory_length", 0), getattr(model, "reuse_length", 0) or phase.max_length
+        tokens = dealt.rows_per_epoch // phase.batch_size * step
+        if memory > tokens:
             raise UserError(
                 f"config.model.memory_length is {memory:,}, and each of {phase.batch_size} rows of a batch reads "
                 f"{tokens:,} tokens of a text, or of its held-out part; give at most {tokens:,}, a smaller "
