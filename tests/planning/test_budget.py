@@ -86,7 +86,7 @@ def test_a_run_that_starts_from_a_model_is_planned_with_its_architecture(
     plan: Plan, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = tiny.recipe().shape()
-    tokenizer: Any = types.SimpleNamespace(size=123, with_added=lambda added: tokenizer)
+    tokenizer: Any = types.SimpleNamespace(size=123, with_added=lambda *_: tokenizer)
     initial = TrainedModel("books", {}, model, tokenizer)
     monkeypatch.setattr(recipe_plan, "read_initial", lambda vocab, typed, source: {"books": initial}[source])
     planned: list[PretrainingRecipe] = []
