@@ -58,7 +58,7 @@ def sentence(
         spent.append(f"{count(tokens)} tokens")
     if (epochs := _epochs_read(run, step)) is not None:
         spent.append(f"{epochs:.3g} epoch{'s' * (round(epochs, 3) != 1)}")
-    article = "An" if model[0] in "AEIOU" else "A"
+    article = "An" if model.startswith((*"AEIOU", "XL")) else "A"
     text = f"{article} {model.partition(',')[0]} model{trained}, for {', '.join(spent)}."
     if leading:
         metric, value, chosen = leading
