@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from bert_jax.errors import UserError
 from bert_jax.rows import random
 
 Bools = npt.NDArray[np.bool_]
@@ -88,6 +89,12 @@ class Sentences(Protocol):
     def document_starts(self) -> Ints:
         """Return the first sentence of each document, [N + 1]; every document has a sentence."""
         ...
+
+
+def check_documents(split: Sentences) -> None:
+    """Raise ``UserError`` if a split of a corpus has no document."""
+    if len(split.document_starts) < 2:
+        raise UserError("the split has no document: add text, or raise heldout_fraction if this is the held-out split")
 
 
 class Split(Sentences, Protocol):

@@ -35,8 +35,8 @@ class Forward:
         Args:
           function: a jitted function of variables of a model and a batch, which returns a tree of arrays.
           batch_size: the most rows of a batch of ``rows``, rounded up to a multiple of the devices that share rows.
-          memory: the shapes of the arrays that one call hands on to the next; {} if the function returns memory of no
-            arrays, None if it returns none at all.
+          memory: the shapes of the arrays that a call hands on to the next call. If None, the function returns results
+            alone.
         """
         self._memory = None if memory is None else lanes.empty(memory, mesh)
         self._function, self._mesh, self._share = function, mesh, meshes.share_of(mesh)

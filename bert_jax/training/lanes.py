@@ -37,7 +37,7 @@ def of_run(task: Task, phases: Phases) -> Memory:
 
     Raises:
       UserError: two phases with memory have batches of unlike sizes or memory of unlike shapes, or a phase with memory
-        has several kinds of batches, none of which goes on where the one before it ended.
+        has several kinds of batches, so that a batch would not go on where the batch before it ended.
     """
     found: dict[str, Memory] = {}
     for phase in phases.phases:

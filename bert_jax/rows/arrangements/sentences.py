@@ -17,8 +17,18 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from bert_jax.errors import UserError
-from bert_jax.rows.interfaces import BERT_AROUND, Field, Ids, Ints, Limits, Records, Rows, Sentences, TokenFacts
+from bert_jax.rows.interfaces import (
+    BERT_AROUND,
+    Field,
+    Ids,
+    Ints,
+    Limits,
+    Records,
+    Rows,
+    Sentences,
+    TokenFacts,
+    check_documents,
+)
 
 _SPECIAL_TOKENS = 2  # [CLS] text [SEP]
 _SENTENCES_AT_ONCE = 1 << 20
@@ -49,10 +59,7 @@ class Arrangement:
         return (_Ended if sum(around) else _Bare)(self.blocks)
 
     def check(self, split: Sentences) -> None:
-        if len(split.document_starts) < 2:
-            raise UserError(
-                "the split has no document: add text, or raise heldout_fraction if this is the held-out split"
-            )
+        check_documents(split)
 
     def plan(self, split: Sentences, key: np.uint64, max_length: int, limits: Limits | None) -> Iterator[Records]:
         del key, limits

@@ -22,7 +22,7 @@ import numpy as np
 from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.rows import random
-from bert_jax.rows.interfaces import Field, Ids, Ints, Limits, Records, Rows, Sentences, TokenFacts
+from bert_jax.rows.interfaces import Field, Ids, Ints, Limits, Records, Rows, Sentences, TokenFacts, check_documents
 from bert_jax.rows.lanes import LANE_STARTS
 
 _SPECIAL_TOKENS = 3  # [SEP], [SEP] and [CLS]
@@ -70,10 +70,7 @@ class Arrangement:
         return max_length // 2 if self.reuse_length is None else self.reuse_length
 
     def check(self, split: Sentences) -> None:
-        if len(split.document_starts) < 2:
-            raise UserError(
-                "the split has no document: add text, or raise heldout_fraction if this is the held-out split"
-            )
+        check_documents(split)
 
     def plan(self, split: Sentences, key: np.uint64, max_length: int, limits: Limits | None) -> Iterator[Records]:
         del limits

@@ -16,8 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from bert_jax.errors import UserError
-from bert_jax.rows.interfaces import Field, Ids, Ints, Limits, Records, Rows, Sentences, TokenFacts
+from bert_jax.rows.interfaces import Field, Ids, Ints, Limits, Records, Rows, Sentences, TokenFacts, check_documents
 from bert_jax.rows.lanes import LANE_STARTS
 
 _SEGMENTS_AT_ONCE = 1 << 18
@@ -47,10 +46,7 @@ class Arrangement:
         return Arrangement() if sum(around) else _Bare()
 
     def check(self, split: Sentences) -> None:
-        if len(split.document_starts) < 2:
-            raise UserError(
-                "the split has no document: add text, or raise heldout_fraction if this is the held-out split"
-            )
+        check_documents(split)
 
     def plan(self, split: Sentences, key: np.uint64, max_length: int, limits: Limits | None) -> Iterator[Records]:
         del key, limits
