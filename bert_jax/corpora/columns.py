@@ -4,7 +4,8 @@ An annotator computes the values of a column. Each annotator is a file of ``bert
 ``Annotator``. It reads the raw sentences, which still have the capitals, accents and spaces that token ids may lack.
 It never changes the ids.
 
-Many columns mark which pieces belong together as one unit (see ``unit_values``).
+Many columns mark which pieces belong together as one unit (see ``unit_values``). An objective may read a column as a
+feature of its rows (``PretrainingObjective.columns``).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Annotator(Protocol):
     An annotator is a picklable frozen dataclass; its fields are the options of the column.
     """
 
-    dtype: ClassVar[str]  # the dtype of the values: "uint8" or "uint16"
+    dtype: ClassVar[str]  # the dtype of the values: "uint8", "uint16" or "uint32"
 
     def identity(self) -> dict[str, Any]:
         """Return all that the values depend on: options, code version, versions of libraries, hashes of files.

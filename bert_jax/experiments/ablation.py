@@ -29,6 +29,7 @@ from bert_jax.recipes import key_names, recipes
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.reporting.loggers.base import flatten
+from bert_jax.rows.units import WORD
 from bert_jax.runs.finetuning import Finetuning, Splits
 from bert_jax.runs.inputs import CORPUS, Inputs
 from bert_jax.runs.prepared import Request
@@ -310,8 +311,10 @@ def _inputs(
     bound = any(saved_steps(str(root / cell.name)) for cell in cells if (root / cell.name).exists())
     folder = root / _INPUTS
     folder.mkdir(parents=True, exist_ok=True)
-    units = tuple(dict.fromkeys(unit for one in pretrained.values() for unit in one.variant.objective.units))
-    inputs = Inputs(str(folder), settings.vocab, settings.corpus, None, bound, settings.private, units)
+    objectives = [one.variant.objective for one in pretrained.values()]
+    needed = tuple(dict.fromkeys(name for one in objectives for name in one.needed_columns))
+    words = any(WORD in one.units for one in objectives)
+    inputs = Inputs(str(folder), settings.vocab, settings.corpus, None, bound, settings.private, needed, words)
     inputs.check()
     tokenizer, corpus = inputs.open(lambda line: print(line, flush=True))
     place = settings.corpus.path or str(folder / CORPUS)

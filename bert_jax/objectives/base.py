@@ -66,6 +66,8 @@ class PretrainingObjective(SingleTask, abc.ABC):
       writes: how a model that has learned this writes (``generation.steppers``): LEFT_TO_RIGHT, MASK_AT_END, or
         "" if it does not; the facts of a run keep it.
       derived: the names of the features that ``inputs`` adds to a batch.
+      columns: the columns of the corpus (``config.corpus.columns``) that are features [B, L] of a batch, under the same
+        names: int32, 0 at special tokens and padding.
       differs: what a model of this objective does that no class of transformers does, as "it ..." goes on; "" if
         there is a class.
       titles: metric, such as "sop_loss" -> its title in the report, besides the base class's titles (``titles_of``).
@@ -78,6 +80,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
     reads: ClassVar[Literal["both sides", "what came before"]] = "both sides"
     writes: str = ""
     derived: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
     differs: ClassVar[str] = ""
     titles: ClassVar[Mapping[str, str]] = MLM_TITLES
 
@@ -135,7 +138,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
                 "leave config.model.vocab_size out to take the vocabulary's"
             )
         corpus.check_tokenizer(tokenizer)
-        corpus.check_columns(units.columns(self.units))
+        corpus.check_columns(self.needed_columns)
         other.tokenizer, other._facts = tokenizer, TokenFacts.of(tokenizer)
         other._set_vocabulary(size)
         other._mixture = corpus if isinstance(corpus, Mixture) else Mixture.alone(corpus)
@@ -241,6 +244,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
             merged.arrangement or self.arrangement,
             merged.arrangement_options,
             kind=kind,
+            columns=self.columns,
         )
 
     def _heldout_of(self, rows: RowsConfig) -> RowsConfig:
@@ -254,6 +258,11 @@ class PretrainingObjective(SingleTask, abc.ABC):
     def units(self) -> tuple[str, ...]:
         """The units of masking in all phases: "piece", "word", or columns of the corpus."""
         return tuple(sorted({one.masking.unit for rows in (self._rows, self._heldout) for one in rows.values()}))
+
+    @property
+    def needed_columns(self) -> tuple[str, ...]:
+        """The columns of the corpus that rows read, as units of masking or as features."""
+        return tuple(dict.fromkeys((*units.columns(self.units), *self.columns)))
 
     def _with_features(self, rows: RowsConfig) -> RowsConfig:
         """Return ``rows`` with the features that the objective reads.

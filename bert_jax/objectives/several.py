@@ -60,6 +60,11 @@ class SeveralObjectives(TaskOfSeveral[PretrainingObjective]):
         """The units of masking in all phases: "piece", "word", or columns of the corpus."""
         return tuple(sorted({unit for one in self._objectives for unit in one.units}))
 
+    @property
+    def needed_columns(self) -> tuple[str, ...]:
+        """The columns of the corpus that rows of any phase read, as units of masking or as features."""
+        return tuple(dict.fromkeys(name for one in self._objectives for name in one.needed_columns))
+
     def with_text(self, corpus: Corpus | Mixture, tokenizer: Tokenizer, vocab_size: int | None = None) -> Self:
         """Return the task with the text that it learns from; see ``PretrainingObjective.with_text``."""
         return type(self)([one.with_text(corpus, tokenizer, vocab_size) for one in self._objectives], self._members)

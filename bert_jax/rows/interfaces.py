@@ -73,7 +73,7 @@ class Rows(NamedTuple):
     attention_mask: Ids  # [n, L] 1 on tokens
     is_text: Bools  # [n, L] neither special token nor padding
     lengths: Ints  # [n] number of tokens, special tokens included
-    column: npt.NDArray[np.uint8] | None = None  # [n, L] the corpus column of the units, if units are in one
+    column: Ids | None = None  # [n, L] the corpus column of the units, if units are in one
     next_ids: Ids | None = None  # [n] the token after each row's last one, if the arrangement has this feature
 
 

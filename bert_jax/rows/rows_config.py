@@ -45,6 +45,7 @@ class RowsConfig:
       around: how many special tokens stand before and after a text (``TokenFacts.around``). An arrangement that can do
         without [CLS] and [SEP] has a method ``with_around``.
       features: the names of the features that rows have. If None, all except ``masking.BOUNDARY_FIELDS`` and ``DRAWS``.
+      columns: the columns of the corpus that are features of the same name: [L] int32, 0 where no text is.
     """
 
     max_length: int
@@ -57,6 +58,7 @@ class RowsConfig:
     features: tuple[str, ...] | None = None
     around: tuple[int, int] = BERT_AROUND
     kind: str = ""  # the kind of the batches: the name of their phase
+    columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         where = f"config.phases.{self.kind or '<name>'}"
@@ -108,7 +110,8 @@ class RowsConfig:
 
     @property
     def _all_fields(self) -> dict[str, Field]:
-        return {**_POSITIONS, **FIELDS, **_ON_REQUEST, **self.arranger.fields}
+        columns = dict.fromkeys(self.columns, Field("position"))
+        return {**_POSITIONS, **FIELDS, **_ON_REQUEST, **self.arranger.fields, **columns}
 
     @property
     def boundaries(self) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.parts import catalogue
 from bert_jax.rows import lanes, packing, random, units
-from bert_jax.rows.interfaces import BERT_AROUND, Ints, Records, Split, TokenFacts
+from bert_jax.rows.interfaces import BERT_AROUND, Bools, Ids, Ints, Records, Split, TokenFacts
 from bert_jax.rows.lanes import LANE_STARTS
 from bert_jax.rows.masking import DRAWS, draws, mask_rows, span_boundaries
 from bert_jax.rows.plan_cache import PlanCache
@@ -238,12 +238,12 @@ class SequenceRows(RowSource):
     def _mask(self, records: Records, keys: random.Bits, width: int, predictions: int) -> dict[str, np.ndarray]:
         """Return the features of sequences, each laid out and masked in a row of ``width`` positions."""
         arranger, masking = self._config.arranger, self._config.masking
-        starts, lengths = (x.reshape(-1) for x in arranger.spans(records))
-        rows = arranger.lay_out(self._split, records, self._split.read(starts, lengths), width, self._facts)
-        if masking.unit not in (units.PIECE, units.WORD):
-            column = np.zeros(rows.input_ids.shape, np.uint8)
-            column[rows.is_text] = self._split.read(starts, lengths, masking.unit)
-            rows = rows._replace(column=column)
+        starts, lengths = arranger.spans(records)
+        tokens = self._split.read(starts.reshape(-1), lengths.reshape(-1))
+        rows = arranger.lay_out(self._split, records, tokens, width, self._facts)
+        text = starts, lengths, rows.is_text
+        if units.columns([masking.unit]):
+            rows = rows._replace(column=self._column(masking.unit, *text))
         features = mask_rows(rows, keys, masking, self._facts, predictions, self._sample)
         if self._config.boundaries:
             features |= span_boundaries(features, rows.is_text)
@@ -251,7 +251,22 @@ class SequenceRows(RowSource):
             features[DRAWS] = draws(keys, width)
         if rows.next_ids is not None:
             features["next_ids"] = rows.next_ids
+        features |= {name: self._column(name, *text) for name in self._config.columns if name in self._config.fields}
         return {**features, "token_type_ids": rows.token_type_ids, "attention_mask": rows.attention_mask}
+
+    def _column(self, name: str, starts: Ints, lengths: Ints, is_text: Bools) -> Ids:
+        """Return the values [n, L] of a column of the corpus, 0 where no text is.
+
+        ``starts`` and ``lengths`` [n, S] are the spans of the rows. A row may show fewer tokens than its spans have:
+        the token after its last one is a label.
+        """
+        read, shown = lengths.sum(axis=1), is_text.sum(axis=1)
+        place = np.arange(read.sum()) - np.repeat(np.cumsum(read) - read, read)
+        values = np.zeros(is_text.shape, np.int32)
+        values[is_text] = self._split.read(starts.reshape(-1), lengths.reshape(-1), name)[
+            place < np.repeat(shown, read)
+        ]
+        return values
 
     def _pack(self, records: Records, sizes: Ints, keys: random.Bits) -> dict[str, np.ndarray]:
         config, lengths = self._config, self._config.arranger.lengths(records)

@@ -18,7 +18,7 @@ def columns(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name not in (PIECE, WORD))
 
 
-def starts(unit: str, ids: Ids, candidates: Bools, facts: TokenFacts, column: npt.NDArray[np.uint8] | None) -> Bools:
+def starts(unit: str, ids: Ids, candidates: Bools, facts: TokenFacts, column: Ids | None) -> Bools:
     """Return [n, L] whether a unit begins at a candidate.
 
     Args:

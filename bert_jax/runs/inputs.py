@@ -42,7 +42,6 @@ from bert_jax.interchange.loading import load
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.program import Note
 from bert_jax.records import Example
-from bert_jax.rows import units
 from bert_jax.storage import files, reading
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.case import Case
@@ -69,7 +68,8 @@ class Inputs:
     initial: TrainedModel | None
     bound: bool  # whether the run has saved a step
     private: bool = False
-    units: tuple[str, ...] = ()  # the units of masking: "piece", "word", or columns of the corpus
+    needed_columns: tuple[str, ...] = ()  # the columns of the corpus that rows read
+    masks_words: bool = False  # whether the unit of masking is "word" in a phase
     builds: bool = True  # if False, an outdated vocabulary or corpus is an error, not made again
     typed: tuple[str, ...] = ()  # the keys of the config that were given on the command line
 
@@ -89,7 +89,7 @@ class Inputs:
         for where, corpus in self.corpus.by_path().items():
             if corpus.path:
                 there = Corpus(corpus.path)
-                there.check_columns([*corpus.columns, *units.columns(self.units)])
+                there.check_columns([*corpus.columns, *self.needed_columns])
                 if tokenizer and not self.bound:  # a run with a saved step uses the vocabulary in its workdir
                     there.check_tokenizer(tokenizer)
             if (corpus.path or self.corpus.path) and not (self.vocab.path or self.initial or self.bound):
@@ -236,7 +236,7 @@ class Inputs:
             check = line_ends(train, Pieces.of(tokenizer), Fixes(corpus.manifest, where))
             if check.status != "ok":
                 note(f"{name}: {check.figure}; {check.fix} mends it")
-            share = in_long_words(train, tokenizer.is_continuation) if units.WORD in self.units else 0.0
+            share = in_long_words(train, tokenizer.is_continuation) if self.masks_words else 0.0
             if share > _TOO_LONG:
                 note(
                     f"{name}: masking takes whole words, and {share:.0%} of the pieces are in "

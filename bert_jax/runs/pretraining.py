@@ -32,7 +32,7 @@ from bert_jax.parts.own_code import with_contents
 from bert_jax.program import Note
 from bert_jax.recipes.pretraining_settings import ChosenObjective, PretrainingSettings, member_of
 from bert_jax.reporting.observer import Observer
-from bert_jax.rows.units import columns
+from bert_jax.rows.units import WORD
 from bert_jax.runs import own_parts
 from bert_jax.runs.baselines import write_baselines
 from bert_jax.runs.checks import (
@@ -204,15 +204,18 @@ class Pretraining(Prepared):
         return [*(to_fill(self.settings.examples, able) or ())] if shown else []
 
     def _check_columns(self) -> None:
-        """Raise ``UserError`` if units of masking are columns that the corpus is to be built without."""
+        """Raise ``UserError`` if rows read columns that the corpus is to be built without."""
         corpus = self.settings.corpus
-        absent = [name for name in columns(self.task.units) if name not in corpus.columns]
+        absent = [name for name in self.task.needed_columns if name not in corpus.columns]
         if absent and not (corpus.path or corpus.parts):
-            known = configuration.nearest(absent[0], ("piece", "word", *corpus.columns))
+            is_unit = absent[0] in self.task.units
+            known = configuration.nearest(absent[0], (*(("piece", "word") if is_unit else ()), *corpus.columns))
+            begin = "config.objective.masking.unit is" if is_unit else "the objective reads"
+            other, otherwise = ("segmenter", ", or take the unit 'word'") if is_unit else ("NAME", "")
             raise UserError(
-                f"config.objective.masking.unit is {absent[0]!r}, a column that the corpus is to be built without "
+                f"{begin} {absent[0]!r}, a column that the corpus is to be built without "
                 f"({known}); name its annotator, such as --config.corpus.columns=\"{{'{absent[0]}': {{'annotator':"
-                " 'segmenter'}}\", or take the unit 'word'"
+                f" '{other}'}}}}\"{otherwise}"
             )
 
     # ---- With text -----------------------------------------------------------------------------------------------
@@ -228,7 +231,8 @@ class Pretraining(Prepared):
             self.initial,
             self.bound,
             settings.private,
-            self.task.units,
+            self.task.needed_columns,
+            WORD in self.task.units,
             typed=request.typed_keys,
         )
 

@@ -234,3 +234,20 @@ def test_a_plan_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "plans").write_text("a file where a folder must go")
     with pytest.raises(UserError, match="BERT_JAX_CACHE"):
         PlanCache(tmp_path, "key", {"a": int}, lambda epoch: [("a", np.zeros(1, int))]).load(0)
+
+
+ARRANGED = [("sentence_pairs", "none"), ("sentence_pairs", "packed"), ("sentences", "packed"), ("streams", "none")]
+
+
+@pytest.mark.parametrize(("arrangement", "packing"), ARRANGED)
+def test_a_column_is_a_feature_beside_its_tokens(arrangement: str, packing: Any, tmp_path: Path) -> None:
+    split = FakeSplit([np.full(20, 7)] * 30)
+    split.places = np.arange(split.num_tokens, dtype=np.uint32) + 70_000  # type: ignore[attr-defined]
+    config = RowsConfig(64, packing=packing, arrangement=arrangement, columns=("places",))
+    rows = source(tmp_path, split, config)
+    found = epoch(rows)
+    assert shapes(found) == {n: tuple(f) for n, f in config.batch_spec().items()}
+    is_text, places = original(found) > FACTS.mask, found["places"]
+    np.testing.assert_array_equal(split.tokens[places[is_text] - 70_000], original(found)[is_text])
+    assert is_text.sum() > 1000
+    assert not places[~is_text].any()

@@ -91,7 +91,7 @@ def test_a_column_that_masking_reads_is_asked_for_before_anything_is_made(inputs
     given = dataclasses.replace(inputs, workdir=f"{inputs.workdir}/next", corpus=corpus, vocab=vocab)
     given.check()
     with pytest.raises(UserError, match="has no column 'words'"):
-        dataclasses.replace(given, units=("word", "words")).check()
+        dataclasses.replace(given, needed_columns=("words",)).check()
     assert not Path(given.workdir).exists()
 
 
@@ -105,14 +105,14 @@ def test_whole_words_of_text_without_spaces_are_told_of(inputs: Inputs, tmp_path
     vocab = configuration.build(VocabularyConfig, {"kind": kind, "size": 290 if kind == "byte_bpe" else 40}, "config")
     options = {**inputs.corpus.options, "paths": (str(text),)}
     chinese = Inputs(str(tmp_path / "new"), vocab, dataclasses.replace(inputs.corpus, options=options), None, False)
-    for units, expected in ((("word",), kind == "byte_bpe"), (("piece", "words"), False)):
+    for masks_words, expected in ((True, kind == "byte_bpe"), (False, False)):
         told: list[str] = []
-        made = dataclasses.replace(chinese, units=units)
+        made = dataclasses.replace(chinese, masks_words=masks_words)
         made.open_corpus(made.open_vocabulary(told.append), told.append)
         said = [line for line in told if "{'words': {'annotator': 'segmenter'}}" in line]
         assert len(said) == expected, told
     told = []
-    english = dataclasses.replace(inputs, units=("word",))
+    english = dataclasses.replace(inputs, masks_words=True)
     english.open_corpus(english.open_vocabulary(told.append), told.append)
     assert not any("whole words" in line for line in told)
 
