@@ -35,8 +35,8 @@ class WithTaskId(base.PretrainingObjective):
         size = setting.model.task_type_vocab_size
         if size and config.task_id >= size:
             raise UserError(
-                f"{setting.where}.task_id is {config.task_id}, and the model has embeddings of the tasks 0 to {size - 1}"
-                f"; set config.model.task_type_vocab_size to {config.task_id + 1} or more, or give a smaller task_id"
+                f"{setting.where}.task_id is {config.task_id}, and the model has embeddings of {size} tasks, from 0 on;"
+                f" set config.model.task_type_vocab_size to {config.task_id + 1} or more, or give a smaller task_id"
             )
         self.task_id = config.task_id if size else None
         self.derived = (*self.derived, "task_type_ids") if size else self.derived
