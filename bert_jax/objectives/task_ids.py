@@ -1,4 +1,7 @@
-"""The base class of an objective that tells the encoder which pretraining task it is (ERNIE 2.0; Sun et al. 2020)."""
+"""The base class of the tasks of ERNIE 2.0 besides masked words (Sun et al. 2020, section 4.2).
+
+Such a task replaces no token, and tells the encoder its number, so that each token has the embedding of the task.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.objectives import base
 from bert_jax.objectives.base import Setting
 from bert_jax.records import Batch
+from bert_jax.rows.masking import MaskingConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +31,8 @@ class Config(base.Config):
 class WithTaskId(base.PretrainingObjective):
     """Adds the feature ``task_type_ids`` [B, L], which is ``task_id`` everywhere, if the encoder has task embeddings.
 
-    An objective that adds features of its own returns ``super().inputs(...)`` with them.
+    An objective that adds features of its own returns ``super().inputs(...)`` with them. ``config.objective.masking``
+    must not be set.
     """
 
     def __init__(self, config: Config, setting: Setting):
@@ -46,3 +51,6 @@ class WithTaskId(base.PretrainingObjective):
         if self.task_id is None:
             return batch
         return {**batch, "task_type_ids": jnp.full_like(batch["input_ids"], self.task_id)}
+
+    def masking(self, config: MaskingConfig, where: str) -> MaskingConfig:
+        return config.changing_nothing(where, self.name)
