@@ -335,5 +335,4 @@ _MOST = {
     "mlp_dim": 2**22,
     "max_length": 2**22,
     "type_vocab_size": 2**16,
-    "task_type_vocab_size": 2**16,
 }

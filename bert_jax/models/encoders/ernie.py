@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 
 import jax.numpy as jnp
 
+from bert_jax.configuration import check_fields
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.encoders import bert
 from bert_jax.models.encoders.bert import SIZES as SIZES
@@ -26,6 +27,11 @@ class Config(bert.Config):
 
     activation: Literal["gelu", "gelu_tanh", "relu"] = "relu"  # as published
     task_type_vocab_size: int = 0  # number of pretraining tasks that have an embedding; 0: none, as in ERNIE 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        allowed = range(2**16 + 1).__contains__
+        check_fields(self, "config.model", "0 to 65,536 are allowed", "task_type_vocab_size", sound=allowed)
 
 
 class Encoder(bert.Encoder):
