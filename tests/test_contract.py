@@ -83,9 +83,12 @@ def assert_same_counts(task: Any, kind: str) -> None:
 
 
 def objective(name: str, packing: str, folder: Path) -> Any:
-    folder = folder / "contract"
+    columns = toy.COLUMNS.get(name, {})
+    folder = folder / f"contract{'_'.join(['', *columns])}"
     folder.mkdir(exist_ok=True)
-    recipe = floor.recipe(toy.write_text(folder / "text.txt", documents=120), name, packing, 64)
+    text = toy.write_text(folder / "text.txt", documents=120, case=str.title if columns else str)
+    recipe = floor.recipe(text, name, packing, 64)
+    recipe["corpus"]["columns"] = columns
     if catalogue.find("objectives", name).Objective.arrangement == "sentences":
         del recipe["objective"]["short_row_probability"]  # of pairs alone
     if name == "unilm":
