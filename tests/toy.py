@@ -72,13 +72,21 @@ def recipe(text: Path, **changes: Any) -> dict[str, Any]:
     }
     for group, values in changes.items():
         config[group] = {**config[group], **values} if isinstance(config.get(group), dict) else values
+    config["model"] = _fitting(config["model"])
     return config
+
+
+def _fitting(model: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys of a model without the sizes that an encoder without Transformer layers does not have."""
+    recurrent = model.get("encoder") == "bilm"
+    return {name: value for name, value in model.items() if not (recurrent and name in ("num_heads", "mlp_dim"))}
 
 
 # Settings of the model that an objective needs; all others take BERT's.
 MODELS: dict[str, dict[str, Any]] = {
     "mass": {"encoder": "seq2seq", "num_decoder_layers": 1},
     "permuted": {"encoder": "xlnet"},
+    "bilm": {"encoder": "bilm", "cell_size": 24},
 }
 # Columns of the corpus that an objective reads, with their annotators.
 COLUMNS: dict[str, dict[str, Any]] = {"capitals": {"capitals": {"annotator": "capitals"}}}

@@ -184,7 +184,7 @@ def _check_positions(pretrained: Mapping[str, _Recipe]) -> None:
     first, *others = pretrained
     length = pretrained[first].checked.experiment.evaluated_phase.max_length
     for name in others:
-        if not (model := pretrained[name].model).causal:
+        if (model := pretrained[name].model).reads == "both sides":
             model.check_lengths({f"the held-out rows of {first}, on which {name} is judged too": length})
 
 

@@ -13,6 +13,8 @@ from bert_jax.errors import UserError
 from bert_jax.models.kernels import choice
 from bert_jax.parts import catalogue
 
+Reads = Literal["both sides", "what came before", "both ways, apart"]
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
@@ -82,13 +84,22 @@ class ModelConfig:
         """Whether a token sees only itself and the tokens to its left."""
         return False
 
-    def reading(self, causal: bool) -> Self | None:
-        """Return the config of the same encoder whose ``causal`` is this; None if its ``Config`` cannot say so."""
-        if self.causal == causal:
+    @property
+    def reads(self) -> Reads:
+        """The tokens that a token sees besides itself.
+
+        "both ways, apart": half of its vector has seen the tokens to its left, the other half the tokens to its right.
+        """
+        return "what came before" if self.causal else "both sides"
+
+    def reading(self, reads: Reads) -> Self | None:
+        """Return the config of the same encoder that ``reads`` so; None if its ``Config`` cannot say so."""
+        if self.reads == reads:
             return self
-        if "attention" not in {field.name for field in dataclasses.fields(self)}:
+        if "attention" not in {field.name for field in dataclasses.fields(self)} or reads == "both ways, apart":
             return None
-        return dataclasses.replace(self, attention="causal" if causal else "bidirectional")  # type: ignore[call-arg]
+        attention = "causal" if reads == "what came before" else "bidirectional"
+        return dataclasses.replace(self, attention=attention)  # type: ignore[call-arg]
 
     @property
     def decodes(self) -> bool:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.generation.steppers import LEFT_TO_RIGHT
+from bert_jax.models.config import Reads
 from bert_jax.models.model import LM_HEAD
 from bert_jax.objectives import base
 from bert_jax.objectives.base import Term, prediction
@@ -36,9 +37,9 @@ class Objective(base.PretrainingObjective):
     """
 
     parts = (LM_HEAD,)
-    reads = "what came before"
+    reads: ClassVar[Reads] = "what came before"
     writes = LEFT_TO_RIGHT
-    derived = ("masked_positions", "next_token_labels", "next_token_weights")
+    derived: tuple[str, ...] = ("masked_positions", "next_token_labels", "next_token_weights")
     titles: ClassVar[Mapping[str, str]] = {"lm_loss": "Next-token loss, nats", "lm_accuracy": "Next-token accuracy"}
 
     def terms(self, config: Config) -> dict[str, Term]:
