@@ -104,9 +104,7 @@ class MentionTask(classification.Task):
 
     def _open_table(self, config: Any, setting: Setting) -> None:
         if not config.entities:
-            self.notes.append(
-                f"the encoder {setting.model.encoder} gets no entities (config.task.entities is not given)"
-            )
+            self.notes.append("config.task.entities is not given: the encoder gets no entities")
             return
         self.table = EntityTable.load(config.entities, "config.task.entities")
         self.table.check_width(setting.model.entity_size)  # type: ignore[attr-defined]
@@ -135,10 +133,8 @@ class MentionTask(classification.Task):
             begin, end = rows.offsets[row] + before, rows.offsets[row + 1] - after
             flat[begin:end] = ids[: end - begin]
         total = len(examples) * len(self.mentions)
-        lacking = total - found
-        self.notes.append(
-            f"{lacking:,} of {total:,} mentions ({lacking / max(total, 1):.1%}) are in no line of the lexicon"
-        )
+        share = f"{(total - found) / max(total, 1):.1%}"
+        self.notes.append(f"{total - found:,} of {total:,} mentions ({share}) are of entities without a vector")
         return dataclasses.replace(rows, sequences={**rows.sequences, IDS: flat})
 
     def source(self, split: Literal["train", "eval"], kind: str, phase: int, part: str | None = None) -> RowSource:
