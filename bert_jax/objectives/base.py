@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import configuration
+from bert_jax.corpora.columns import Column
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
@@ -300,6 +301,9 @@ class PretrainingObjective(SingleTask, abc.ABC):
         """Raise ``UserError`` if the rows need a token that ``tokenizer`` lacks, such as [MASK]."""
         for rows in (*self._rows.values(), *self._heldout.values()):
             rows.check_tokens(tokenizer, self.setting.where)
+
+    def check_columns(self, columns: Mapping[str, Column]) -> None:
+        """Raise ``UserError`` if a column that the corpus is to be built with does not fit; ``columns`` are by name."""
 
     # ---- The host side ---------------------------------------------------------------------------------------------
 
