@@ -31,7 +31,7 @@ from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.mesh import MeshConfig, unbox
 from bert_jax.training.optimizers import adamax, adamw, base, lamb, muon, stable_adamw
 from bert_jax.training.optimizers.base import Rule
-from bert_jax.training.state import TrainState, metric_names
+from bert_jax.training.state import TrainState, step_metrics
 from bert_jax.training.step import count_targets
 from bert_jax.training.stepping import means_of
 from tests import floor, toy
@@ -83,9 +83,12 @@ def assert_same_counts(task: Any, kind: str) -> None:
 
 
 def objective(name: str, packing: str, folder: Path) -> Any:
-    folder = folder / "contract"
+    columns = toy.COLUMNS.get(name, {})
+    folder = folder / f"contract{'_'.join(['', *columns])}"
     folder.mkdir(exist_ok=True)
-    recipe = floor.recipe(toy.write_text(folder / "text.txt", documents=120), name, packing, 64)
+    text = toy.write_text(folder / "text.txt", documents=120, case=str.title if columns else str)
+    recipe = floor.recipe(text, name, packing, 64)
+    recipe["corpus"]["columns"] = columns
     if catalogue.find("objectives", name).Objective.arrangement == "sentences":
         del recipe["objective"]["short_row_probability"]  # of pairs alone
     if name == "unilm":
@@ -247,7 +250,7 @@ def test_metrics_are_the_union_over_kinds() -> None:
     task, state = kinds.Kinds(), alone(ADAM)[1]  # after a step of the first kind
     of_kinds = {"curve_loss", "curve_near", "class_loss", "class_accuracy"}
     added = {"tokens", "loss", "gradient_norm", "learning_rate"}
-    assert set(metric_names(task)) == of_kinds | added
+    assert set(step_metrics(task)) == of_kinds | added
     assert set(means_of(task, state.metrics)) == {"curve_loss", "curve_near"} | added
     skipped = jax.tree.map(np.zeros_like, state.metrics) | {"learning_rate": Sum(np.float32(0.5), np.float32(1))}
     means = means_of(task, skipped)

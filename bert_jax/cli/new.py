@@ -168,7 +168,7 @@ def _after_training(config: Mapping[str, Any]) -> str:
     reads_on = objectives[-1].reads == "what came before"
     parts = {
         _GO_ON: reads_on,
-        _FILL: not reads_on and not model.decodes,
+        _FILL: objectives[-1].reads == "both sides" and not model.decodes,
         task: not model.decodes,
         _ELSEWHERE: (known := model.encoder in families() and not any(one.differs for one in objectives)),
         _TASK_ELSEWHERE: known and not model.decodes and not reads_on,  # a GPT that classifies has no class here

@@ -39,7 +39,7 @@ from bert_jax.storage import files
 from bert_jax.tasks.base import KIND
 from bert_jax.text import tokenizer as tokenizers
 from bert_jax.text.tokenizer import Tokenizer
-from bert_jax.training.state import metric_names
+from bert_jax.training.state import step_metrics
 from bert_jax.workdir.run_record import only_writer
 
 _INPUTS = "inputs"  # folder of the vocabulary and corpus that all runs share
@@ -158,7 +158,7 @@ def _load(ablation: Ablation, variant: str) -> _Recipe:
     config = recipes.load(f"{ablation.recipe}:{variant}", ablation.overrides).to_dict()
     try:
         checked = Pretraining(PretrainingSettings.of(config))
-        metric_names(checked.task)
+        step_metrics(checked.task)
     except UserError as error:
         raise UserError(f"{variant}: {error}") from error
     except Exception as error:
@@ -184,7 +184,7 @@ def _check_positions(pretrained: Mapping[str, _Recipe]) -> None:
     first, *others = pretrained
     length = pretrained[first].checked.experiment.evaluated_phase.max_length
     for name in others:
-        if not (model := pretrained[name].model).causal:
+        if (model := pretrained[name].model).reads == "both sides":
             model.check_lengths({f"the held-out rows of {first}, on which {name} is judged too": length})
 
 

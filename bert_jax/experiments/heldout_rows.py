@@ -56,8 +56,8 @@ class HeldoutRows:
     def metrics_of_run(self, own: Mapping[str, float], corpus: Mixture, tokenizer: Tokenizer, workdir: str) -> Metrics:
         """Return the metrics of the run in ``workdir`` for the tables.
 
-        ``mlm_loss`` and ``mlm_accuracy`` are computed on these rows. A causal model, a model without a head for
-        masked LM, or one whose head reads a second stream has neither.
+        ``mlm_loss`` and ``mlm_accuracy`` are computed on these rows. A model that does not read both sides, a model
+        without a head for masked LM, or one whose head reads a second stream has neither.
 
         Args:
           own: the metrics of the run itself; the masked-LM metrics among them are then called ``own_mlm_loss`` and
@@ -71,7 +71,7 @@ class HeldoutRows:
 
     def _evaluate(self, corpus: Mixture, tokenizer: Tokenizer, workdir: str) -> Metrics:
         trained = load(workdir)
-        if trained.config.causal or LM_HEAD.name not in trained.params or trained.facts.get("asks"):
+        if trained.config.reads != "both sides" or LM_HEAD.name not in trained.params or trained.facts.get("asks"):
             return {}
         phase, training = self.experiment.evaluated_phase, self.experiment.training
         lengths, changes = {phase.kind: phase.max_length}, {phase.kind: phase.changes}

@@ -49,8 +49,8 @@ def fill_mask(model: TextModel, texts: Sequence[str], best: int = 5) -> list[Fil
       texts: texts with at least one ``[MASK]`` each, or the tokenizer's own name of the mask, such as ``<mask>``.
 
     Raises:
-      UserError: a text has no mask, or more tokens than the model has positions; or the model is left-to-right or has
-        no masked-LM head.
+      UserError: a text has no mask, or more tokens than the model has positions; or the model does not read both
+        sides, or has no masked-LM head.
     """
     model = model.with_parts(("encoder", LM_HEAD.name))
     params, config, tokenizer = model.params, model.config, model.tokenizer
@@ -58,6 +58,11 @@ def fill_mask(model: TextModel, texts: Sequence[str], best: int = 5) -> list[Fil
         raise UserError(
             "a left-to-right model predicts what follows a text and cannot fill a [MASK]; bert-jax generate goes on "
             "with a text"
+        )
+    if config.reads == "both ways, apart":
+        raise UserError(
+            "a model that reads both ways, apart, cannot fill a [MASK]: none of its predictions sees both sides; take "
+            "a model of a masked-LM objective"
         )
     if config.decodes:
         raise UserError(

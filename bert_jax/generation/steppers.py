@@ -209,7 +209,7 @@ def stepper_of(config: ModelConfig, tokenizer: Tokenizer, ways: Collection[str] 
     if config.decodes:
         return Decoder(config, tokenizer.need("cls", "a decoder"))
     if config.causal or LEFT_TO_RIGHT in ways:
-        return LeftToRight(config.reading(causal=True) or config)
+        return LeftToRight(config.reading("what came before") or config)
     if MASK_AT_END in ways:
         mask = tokenizer.need("mask", "a model that reads both sides, and writes by [MASK],")
         return MaskAtEnd(config, mask, token_types(config))

@@ -101,12 +101,11 @@ class Lessons:
           UserError: the teacher lacks an output that the terms read, or does not fit the student.
         """
         config, trained = teacher.config, teacher.trained
-        if student.causal != trained.config.causal:
-            reads = {True: "what came before", False: "both sides"}
+        if student.reads != trained.config.reads:
             where, other = (f" in {', '.join(kinds)}", ", or objectives that read as it does") if kinds else ("", "")
             raise UserError(
-                f"{WHERE}.init={trained.source} reads {reads[trained.config.causal]}, and the student "
-                f"{reads[student.causal]}{where}; take a teacher that reads the same{other}"
+                f"{WHERE}.init={trained.source} reads {trained.config.reads}, and the student "
+                f"{student.reads}{where}; take a teacher that reads the same{other}"
             )
         self._config, self._order, self.cached = teacher.config, teachers and teachers[1], config.cached
         soft = _soft_losses(config, terms)

@@ -13,6 +13,8 @@ from bert_jax.errors import UserError
 from bert_jax.models.kernels import choice
 from bert_jax.parts import catalogue
 
+Reads = Literal["both sides", "what came before", "both ways, apart"]
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
@@ -82,13 +84,22 @@ class ModelConfig:
         """Whether a token sees only itself and the tokens to its left."""
         return False
 
-    def reading(self, causal: bool) -> Self | None:
-        """Return the config of the same encoder whose ``causal`` is this; None if its ``Config`` cannot say so."""
-        if self.causal == causal:
+    @property
+    def reads(self) -> Reads:
+        """The tokens that a token sees besides itself.
+
+        "both ways, apart": half of its vector has seen the tokens to its left, the other half the tokens to its right.
+        """
+        return "what came before" if self.causal else "both sides"
+
+    def reading(self, reads: Reads) -> Self | None:
+        """Return the config of the same encoder that ``reads`` so; None if its ``Config`` cannot say so."""
+        if self.reads == reads:
             return self
-        if "attention" not in {field.name for field in dataclasses.fields(self)}:
+        if "attention" not in {field.name for field in dataclasses.fields(self)} or reads == "both ways, apart":
             return None
-        return dataclasses.replace(self, attention="causal" if causal else "bidirectional")  # type: ignore[call-arg]
+        attention = "causal" if reads == "what came before" else "bidirectional"
+        return dataclasses.replace(self, attention=attention)  # type: ignore[call-arg]
 
     @property
     def decodes(self) -> bool:
@@ -113,6 +124,11 @@ class ModelConfig:
     @property
     def type_vocab_size(self) -> int:
         """The number of kinds of segments that the model tells apart by ``token_type_ids``; 0 if it reads none."""
+        return 0
+
+    @property
+    def task_type_vocab_size(self) -> int:
+        """The number of pretraining tasks that the model tells apart by ``task_type_ids``; 0 if it reads none."""
         return 0
 
     @property
@@ -299,7 +315,8 @@ class TransformerConfig(ModelConfig):
     @property
     def num_parameters(self) -> int:
         rotary = all(block.rotation is not None for block in self.blocks)
-        rows = self.vocab_size + self.type_vocab_size + (0 if rotary else self.max_length)
+        types = self.type_vocab_size + self.task_type_vocab_size
+        rows = self.vocab_size + types + (0 if rotary else self.max_length)
         embeddings = rows * self.embedding_size + self.embedding_projection
         return embeddings + sum(map(self._weights, self.blocks[:1] if self.shares_layers else self.blocks))
 

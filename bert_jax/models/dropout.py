@@ -48,6 +48,13 @@ class RowRng:
         """Return the randomness of training step ``step`` of a run with ``seed``."""
         return cls(_fold(_fold(jnp.uint32(0), _uint32(seed)), _uint32(step)), rows.astype(jnp.uint32))
 
+    @classmethod
+    def of_content(cls, input_ids: jax.Array) -> RowRng:
+        """Return the randomness of an evaluation, which follows from the tokens of a row alone, [B, L]."""
+        ids = input_ids.astype(jnp.uint32)
+        places = jax.lax.broadcasted_iota(jnp.uint32, ids.shape, 1)
+        return cls(jnp.uint32(0), jnp.sum(mix(ids ^ mix(places)), axis=1, dtype=jnp.uint32))
+
     def site(self, name: str | int | jax.Array) -> RowRng:
         """Return the randomness of one place in the model, such as a layer; places may be nested."""
         number = zlib.crc32(name.encode()) if isinstance(name, str) else name

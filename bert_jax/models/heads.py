@@ -240,7 +240,13 @@ def pool(sequence: jax.Array, attention_mask: jax.Array, pooling: Pooling) -> ja
 
 # What ``feature_tagging`` may choose; ``features.extract.LAYERS`` has what ``bert-jax features`` writes.
 Layers = Literal[
-    "embeddings", "second_to_last", "last", "weighted_sum_last_four", "concat_last_four", "weighted_sum_all"
+    "embeddings",
+    "second_to_last",
+    "last",
+    "weighted_sum_last_four",
+    "concat_last_four",
+    "weighted_sum_all",
+    "weighted_sum_with_embeddings",
 ]
 # The least number of layers that the model must have; 0 for all other combinations.
 _OF_FOUR = ("sum_last_four", "weighted_sum_last_four", "concat_last_four")
@@ -256,11 +262,18 @@ def combine(layers: str, hidden: jax.Array) -> jax.Array:
     return hidden[{"embeddings": 0, "second_to_last": -2, "last": -1}[layers]]
 
 
+def _weighted(layers: str, count: int) -> int:
+    """Return how many of ``count`` hidden states, from the last one, a weighted sum has; 0 if it is none."""
+    every = {"weighted_sum_all": count - 1, "weighted_sum_with_embeddings": count, "weighted_sum_last_four": 4}
+    return every.get(layers, 0)
+
+
 class LayerMix(Head):
     """Replaces the vectors of the last layer by a combination of several layers (Devlin et al. 2019, table 7).
 
     A weighted sum is scale * sum of softmax(weights)_i h_i (Peters et al. 2018, equation 1); it is initially the mean.
-    Parameters: ``weights`` and ``scale`` of a weighted sum. The other combinations have no parameters.
+    ELMo is "weighted_sum_with_embeddings", of all layers and the embeddings. Parameters: ``weights`` and ``scale`` of a
+    weighted sum. The other combinations have no parameters.
     """
 
     layers: Layers = "concat_last_four"
@@ -274,8 +287,7 @@ class LayerMix(Head):
         If layers are concatenated it is [B, L, 4D], the lowest layer first.
         """
         hidden = outputs["hidden"].astype(self.config.param_dtype)
-        # how many layers, from the top, are weighted
-        if count := {"weighted_sum_last_four": 4, "weighted_sum_all": self.config.num_layers}.get(self.layers):
+        if count := _weighted(self.layers, len(hidden)):
             weights = self.param("weights", with_axes(nn.initializers.zeros, None), (count,), hidden.dtype)
             scale = self.param("scale", nn.initializers.ones, (), hidden.dtype)
             x = scale * jnp.tensordot(jax.nn.softmax(weights), hidden[-count:], axes=1)

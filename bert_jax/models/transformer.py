@@ -52,7 +52,7 @@ class _Mlp(nn.Module):
         return Dense(config, mlp, embed, bias=config.biases, scale=block.output_scale, name="output")(hidden)
 
 
-class _Layer(nn.Module):
+class Layer(nn.Module):
     """One Transformer layer of the form ``block``."""
 
     config: TransformerConfig
@@ -117,6 +117,14 @@ def scanned_from(blocks: tuple[Block, ...]) -> tuple[int, int]:
     return min(fitting, key=lambda pair: (sum(pair), pair))
 
 
+def with_remat(layer: Any, config: TransformerConfig) -> Any:
+    """Return ``layer``, the class of a layer, whose backward pass recomputes what ``config.remat`` says."""
+    if config.remat == "none":
+        return layer
+    # Inside a scan the loop itself keeps XLA from merging the recomputation with the forward pass.
+    return nn.remat(layer, policy=REMAT_POLICIES[config.remat], prevent_cse=config.layers == "unrolled")
+
+
 def add_layers(module: Any, config: TransformerConfig, blocks: tuple[Block, ...] | None = None) -> None:
     """Add layers of the forms ``blocks``, by default ``config.blocks``; call this in the ``setup`` of ``module``.
 
@@ -124,12 +132,8 @@ def add_layers(module: Any, config: TransformerConfig, blocks: tuple[Block, ...]
     Scanned layers of unlike forms are ``layers/layer_<i>``, i within a period, and those before the first period
     ``layer_<i>``.
     """
-    layer: Any = _Layer
+    layer = with_remat(Layer, config)
     shared, blocks = config.shares_layers, blocks or config.blocks
-    if config.remat != "none":
-        # Inside a scan the loop itself keeps XLA from merging the recomputation with the forward pass.
-        unrolled = config.layers == "unrolled"
-        layer = nn.remat(_Layer, policy=REMAT_POLICIES[config.remat], prevent_cse=unrolled)
     if config.layers == "unrolled":
         module.layer = layer(config, blocks[0]) if shared else [layer(config, block) for block in blocks]
         return

@@ -15,13 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import configuration
+from bert_jax.corpora.columns import Column
 from bert_jax.corpora.mixture import Mixture
 from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.losses.cross_entropy import CrossEntropy, token_metrics
 from bert_jax.losses.cross_entropy import prediction as prediction
 from bert_jax.losses.distillation import FROZEN, Lessons
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.config import ModelConfig, Reads
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.model import EncoderPart, Model, Part, encoder_file, heads_of
 from bert_jax.objectives.frozen import Frozen
@@ -61,8 +62,9 @@ class PretrainingObjective(SingleTask, abc.ABC):
       parts: the heads of the model, and encoders with heads that its own ``forward`` runs; if they depend on the
         config, set them before calling ``super().__init__``.
       arrangement: the default of ``config.objective.arrangement``.
-      reads: the text from which a token is predicted: "both sides", or "what came before". The model has the attention
-        for it, whatever a model of --init has read.
+      reads: the text from which a token is predicted: "both sides", "what came before", or "both ways, apart" (what
+        comes before, and again what comes after). The model has the attention for it, whatever a model of --init has
+        read.
       writes: how a model that has learned this writes (``generation.steppers``): LEFT_TO_RIGHT, MASK_AT_END, or
         "" if it does not; the facts of a run keep it.
       derived: the names of the features that ``inputs`` adds to a batch.
@@ -77,7 +79,7 @@ class PretrainingObjective(SingleTask, abc.ABC):
 
     parts: tuple[Part | EncoderPart, ...]
     arrangement: ClassVar[str] = "sentence_pairs"
-    reads: ClassVar[Literal["both sides", "what came before"]] = "both sides"
+    reads: ClassVar[Reads] = "both sides"
     writes: str = ""
     derived: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
@@ -300,6 +302,9 @@ class PretrainingObjective(SingleTask, abc.ABC):
         """Raise ``UserError`` if the rows need a token that ``tokenizer`` lacks, such as [MASK]."""
         for rows in (*self._rows.values(), *self._heldout.values()):
             rows.check_tokens(tokenizer, self.setting.where)
+
+    def check_columns(self, columns: Mapping[str, Column]) -> None:
+        """Raise ``UserError`` if a column that the corpus is to be built with does not fit; ``columns`` are by name."""
 
     # ---- The host side ---------------------------------------------------------------------------------------------
 

@@ -6,14 +6,14 @@ Also makes a model read in the direction that an objective needs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.models.config import ModelConfig
+from bert_jax.models.config import ModelConfig, Reads
 from bert_jax.objectives.terms import names_and_functions, values
 from bert_jax.records import Batch, BatchSpec, Feature
 from bert_jax.task import Measure, Term
@@ -69,10 +69,12 @@ def read_by(
     return names
 
 
-def with_attention(model: ModelConfig, reads: Literal["both sides", "what came before"], objective: str) -> ModelConfig:
+def with_attention(model: ModelConfig, reads: Reads, objective: str) -> ModelConfig:
     """Return ``model`` as it reads for an objective. Raises ``UserError`` if its encoder cannot."""
-    if (found := model.reading(causal=reads == "what came before")) is None:
-        able = "reads what came before alone" if model.causal else "cannot: its Config has no field 'attention'"
+    if (found := model.reading(reads)) is None:
+        able = f"reads {model.reads} alone"
+        if (model.reads, reads) == ("both sides", "what came before"):
+            able = "cannot: its Config has no field 'attention'"
         raise UserError(
             f"objective {objective!r} reads {reads}, and encoder {model.encoder!r} {able}; take another "
             "config.objective.name or config.model.encoder"

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from bert_jax.configuration import LossWeight, check_fields
 from bert_jax.errors import UserError
 from bert_jax.models.config import ModelConfig, TransformerConfig
-from bert_jax.models.dropout import RowRng, mix
+from bert_jax.models.dropout import RowRng
 from bert_jax.models.heads import Outputs, ReplacedTokenHead
 from bert_jax.models.model import LM_HEAD, EncoderPart, Part
 from bert_jax.objectives import base
@@ -90,7 +90,7 @@ class Objective(base.PretrainingObjective):
         The draws are ``drawn_ids`` [B, L], the text that the discriminator reads, and ``is_replaced`` [B, L], 1 or 0.
         """
         logits = self.generator.apply(variables.params, batch, rng)["mlm_logits"]
-        draws = (rng or _of_content(batch["input_ids"])).site("draws")
+        draws = (rng or RowRng.of_content(batch["input_ids"])).site("draws")
         original = _put(batch, batch["masked_labels"])
         drawn = _put(batch, draw(logits, draws))
         outputs = super().forward(variables, {**batch, "input_ids": drawn}, rng)
@@ -143,13 +143,6 @@ def draw(logits: jax.Array, rng: RowRng) -> jax.Array:
     uniform = (rng.bits(logits.shape).astype(jnp.float32) + 0.5) * 2.0**-32
     noise = -jnp.log(-jnp.log1p(-uniform))
     return jnp.argmax(jax.lax.stop_gradient(logits) + noise, axis=-1).astype(jnp.int32)
-
-
-def _of_content(input_ids: jax.Array) -> RowRng:
-    """Return the randomness of an evaluation, which follows from the tokens of a row alone, [B, L]."""
-    ids = input_ids.astype(jnp.uint32)
-    places = jax.lax.broadcasted_iota(jnp.uint32, ids.shape, 1)
-    return RowRng(jnp.uint32(0), jnp.sum(mix(ids ^ mix(places)), axis=1, dtype=jnp.uint32))
 
 
 def _put(batch: Batch, tokens: jax.Array) -> jax.Array:

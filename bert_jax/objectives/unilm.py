@@ -62,7 +62,7 @@ class Objective(base.PretrainingObjective):
         both = config.direction == "both sides"
         self.parts = mlm_nsp.Objective.parts if both else (LM_HEAD,)
         forward, alone = config.direction == "left to right", setting.teacher is None  # a teacher reads by order_ids
-        self._causal = forward and alone and setting.model.reading(causal=True) is not None
+        self._causal = forward and alone and setting.model.reading("what came before") is not None
         self.derived = () if both else ("token_type_ids",) if self._causal else ("order_ids", "token_type_ids")
         self.writes = MASK_AT_END if config.direction == "sequence to sequence" else ""
         super().__init__(config, setting)
@@ -80,7 +80,7 @@ class Objective(base.PretrainingObjective):
 
     def network(self, model: ModelConfig) -> ModelConfig:
         """Return ``model``, or from left to right the same model with causal attention, which kernels compute."""
-        return (model.reading(causal=True) or model) if self._causal else model
+        return (model.reading("what came before") or model) if self._causal else model
 
     def inputs(self, batch: Batch) -> Batch:
         """Return ``batch`` with the token types [B, L] of the direction and, unless attention is causal, ``order_ids``.

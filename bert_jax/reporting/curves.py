@@ -12,7 +12,7 @@ from bert_jax.reporting import run_log
 from bert_jax.reporting.chart_style import of_notebook
 from bert_jax.reporting.charts import HEIGHT, LEFT, RIGHT_EDGE, WIDTH, Chart, Series, still
 from bert_jax.reporting.loggers.base import Record
-from bert_jax.reporting.measures import EXACT, digits, known_baselines, metric_names, title, titles_in, with_shares
+from bert_jax.reporting.measures import EXACT, digits, drawn_metrics, known_baselines, title, titles_in, with_shares
 from bert_jax.storage import files, reading
 
 _SPLITS = {"train": "train", "eval": "held-out"}
@@ -36,7 +36,7 @@ def charts_of(
     records, charts = list(records), {}
     last = next((record for record in reversed(records) if record["split"] == "eval"), {})
     baselines = with_shares(baselines, last)
-    for metric in metric_names(records, titles):
+    for metric in drawn_metrics(records, titles):
         series = tuple(
             Series(name, points, split)
             for split, name in _SPLITS.items()

@@ -103,7 +103,7 @@ def cell(value: Any, metric: str, titles: Mapping[str, str] = TITLES) -> str:
     return figure(value, digits(metric, titles)) if is_number(value) else MISSING if value is None else str(value)
 
 
-def metric_names(records: Iterable[Record], titles: Mapping[str, str] = TITLES) -> list[str]:
+def drawn_metrics(records: Iterable[Record], titles: Mapping[str, str] = TITLES) -> list[str]:
     """Return the metrics that have a number in any record and are drawn, first the metrics in ``titles``, in order.
 
     The title "" says that a metric, such as a count, is not drawn.
@@ -180,7 +180,7 @@ def headline(record: Record, tuned: bool, main: str | None, titles: Mapping[str,
     fine-tuning ``main`` and two more. If there are several tasks, they are the mean and the main metrics, whose titles
     come first.
     """
-    names = metric_names([record], titles)
+    names = drawn_metrics([record], titles)
     shares = [name for name in names if name.endswith(("_accuracy", "_precision", "_recall"))]
     terms = [name for name in names if name.endswith("_loss")][:1] + shares
     if terms and not tuned:

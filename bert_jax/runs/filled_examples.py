@@ -45,8 +45,8 @@ class Abilities(NamedTuple):
 
 def abilities(model: ModelConfig, differs: str, ways: Collection[str]) -> Abilities:
     """Return what a model does; ``differs`` and ``ways`` are the "differs" and the "writes" of its facts."""
-    one_way = model.causal or model.decodes
-    return Abilities(not (one_way or differs), one_way or bool(ways))
+    fills = model.reads == "both sides" and not (model.decodes or differs)
+    return Abilities(fills, model.causal or model.decodes or bool(ways))
 
 
 def to_fill(texts: Sequence[str] | None, able: Abilities) -> Sequence[str] | None:

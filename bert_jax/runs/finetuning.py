@@ -26,7 +26,7 @@ from bert_jax.losses.teacher import content
 from bert_jax.metric_names import titles_of
 from bert_jax.models.model import config_facts
 from bert_jax.objectives.several import seed_of_member
-from bert_jax.parts import catalogue
+from bert_jax.parts import catalogue, own_code
 from bert_jax.program import Note
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.recipes.task_settings import TaskSettings, at_task, with_keys_of
@@ -309,6 +309,7 @@ class Finetuning(Prepared):
             "max_length": self.settings.phase.max_length,
             "bilstm_layers": self.settings.bilstm_layers,
             "data": dataclasses.asdict(keys.data),
+            "files": own_code.contents(type(task.config), vars(task.config), "config.task"),
             **({"parts": _kept(part.name for part in task.model.parts)} if taught else {}),
             **({"writes": [task.writes]} if task.writes else {}),
         }

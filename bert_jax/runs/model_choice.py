@@ -155,9 +155,9 @@ def overridden_settings(architecture: Architecture, typed: Collection[str], init
 
 def other_reading(model: ModelConfig, initial: TrainedModel) -> list[str]:
     """Return a line if the objective of ``model`` reads another text than ``initial`` has read, else []."""
-    if model.causal == initial.config.causal:
+    then, now = initial.config.reads, model.reads
+    if then == now:
         return []
-    then, now = ("what came before" if causal else "both sides" for causal in (initial.config.causal, model.causal))
     return [f"the model of --init predicted tokens from {then}; the objective does from {now}, and so will this model"]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from bert_jax import configuration
+from bert_jax.corpora.columns import find as find_columns
 from bert_jax.corpora.mixture import Mixture, check_shares, normalised
 from bert_jax.corpora.privacy import private_config, redact
 from bert_jax.errors import UserError
@@ -288,6 +289,10 @@ class Pretraining(Prepared):
         if not self.bound:
             check_vocabularies(self.task, self.inputs.source_tokenizer, self.settings.vocab.added)
         self.inputs.check()
+        if not (self.bound or self.settings.corpus.path):
+            columns = {column.name: column for column in find_columns(self.settings.corpus.columns)}
+            for task in tasks_of(self.task).values():
+                task.check_columns(columns)
         if self.request.init_optimizer == "kept" and not self.bound:
             rule, name = self.experiment.optimizer, self.settings.identity()["optimizer"]["name"]
             model, tokenizer = self.task.setting.model, self.inputs.source_tokenizer
@@ -379,19 +384,19 @@ def first_model(settings: PretrainingSettings, initial: TrainedModel | None, pie
 
 
 def _with_frozen(tree: dict[str, Any], task: Task) -> dict[str, Any]:
-    """Return the ``tree`` of a recipe in which frozen models are named by their content, wherever they lie.
+    """Return the ``tree`` of a recipe in which frozen models and arrays are named by their content, wherever they lie.
 
-    The content stands in place of the path. Other frozen arrays are in an entry "frozen", by the first kind of batch.
+    The content stands in place of the path, if a key of the objective has the name of the frozen array. Other arrays
+    are in an entry "frozen", by the first kind of batch.
     """
     contents, others = dict[tuple[str, Any], str](), dict[str, dict[str, str]]()
     for kind, one in tasks_of(task).items():
         models, digests = one.setting.models, frozen_contents(one)
         if taught := digests.pop(distillation.FROZEN, None):
             contents["init", one.setting.teacher.trained.source] = f"teacher@{taught}"
-        contents |= {
-            (name, models[name].source): f"{name}@{digest}" for name, digest in digests.items() if name in models
-        }
-        if arrays := {name: digest for name, digest in digests.items() if name not in models}:
+        sources = {name: models[name].source if name in models else getattr(one.config, name, None) for name in digests}
+        contents |= {(name, sources[name]): f"{name}@{digest}" for name, digest in digests.items() if sources[name]}
+        if arrays := {name: digest for name, digest in digests.items() if not sources[name]}:
             others[kind] = arrays
 
     def named(name: str, value: Any) -> Any:

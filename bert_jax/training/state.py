@@ -64,7 +64,7 @@ def shapes_of(task: Task) -> Variables:
     return jax.eval_shape(task.init, jax.random.key(0))
 
 
-def metric_names(task: Task, variables: Variables | None = None) -> list[str]:
+def step_metrics(task: Task, variables: Variables | None = None) -> list[str]:
     """Return the names of the metrics of the train steps of all kinds of batches, and of the metrics that a step adds.
 
     ``variables``: ``shapes_of(task)``, if they are known.
@@ -82,14 +82,14 @@ def metric_names(task: Task, variables: Variables | None = None) -> list[str]:
 
 
 def make_state(
-    params: Any, tx: optax.GradientTransformation, metric_names: list[str], memory: Memory | None = None
+    params: Any, tx: optax.GradientTransformation, step_metrics: list[str], memory: Memory | None = None
 ) -> TrainState:
     """Return a state at step 0 with the given parameters, which may be boxed with logical axes, and empty memory."""
     return TrainState(
         step=jnp.zeros([], jnp.int32),
         params=params,
         opt_state=tx.init(meshes.unbox(params)),
-        metrics={name: Sum(jnp.zeros([], jnp.float32), jnp.zeros([], jnp.float32)) for name in metric_names},
+        metrics={name: Sum(jnp.zeros([], jnp.float32), jnp.zeros([], jnp.float32)) for name in step_metrics},
         skipped=SkippedSteps.none(),
         memory={name: jnp.zeros(one.shape, one.dtype) for name, one in (memory or {}).items()},
     )
@@ -167,7 +167,7 @@ class InitialState:
 
     @functools.cached_property
     def _metric_names(self) -> list[str]:
-        return metric_names(self.task, self._variables)
+        return step_metrics(self.task, self._variables)
 
     def _state(self, variables: Variables) -> tuple[TrainState, Any]:
         return make_state(variables.params, self.tx, self._metric_names, self.memory), variables.frozen

@@ -1,6 +1,7 @@
 """Tagging on frozen features: which layers it reads, from which tokens, and what of it learns."""
 
 import json
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from flax import linen as nn
 
 from bert_jax.errors import UserError
 from bert_jax.interchange.loading import load
+from bert_jax.models import heads
 from bert_jax.models.heads import LayerMix
 from bert_jax.models.model import Model
 from bert_jax.parts import catalogue
@@ -23,7 +25,7 @@ from tests.models.helpers import random_batch, tiny
 from tests.tasks import toy_tasks
 
 MODEL = tiny(num_layers=4, layers="scanned", hidden_size=24, mlp_dim=16)
-LAYERS = ("embeddings", "second_to_last", "last", "weighted_sum_last_four", "concat_last_four", "weighted_sum_all")
+LAYERS = typing.get_args(heads.Layers)
 
 
 def inputs() -> dict[str, Any]:
@@ -80,12 +82,14 @@ def test_words_are_read_by_their_first_pieces_alone():
 @pytest.mark.parametrize("layers", LAYERS)
 def test_what_is_read_of_the_layers(layers: Any):
     h = np.random.default_rng(0).normal(size=(5, 2, 3, 24)).astype(np.float32)
-    mix = {"weights": jnp.log(jnp.arange(1.0, 5.0)), "scale": jnp.asarray(3.0)}
+    below = layers == "weighted_sum_with_embeddings"
+    mix = {"weights": jnp.log(jnp.arange(1.0, 6.0) if below else jnp.arange(1.0, 5.0)), "scale": jnp.asarray(3.0)}
     expected = {
         "embeddings": h[0],
         "second_to_last": h[3],
         "last": h[4],
         "concat_last_four": np.concatenate([h[1], h[2], h[3], h[4]], axis=-1),
+        "weighted_sum_with_embeddings": 3.0 * (1 * h[0] + 2 * h[1] + 3 * h[2] + 4 * h[3] + 5 * h[4]) / 15,
     }
     mixed = 3.0 * (1 * h[1] + 2 * h[2] + 3 * h[3] + 4 * h[4]) / 10
     found: Any = LayerMix(MODEL, layers).apply({"params": mix}, {"hidden": jnp.asarray(h)}, {}, None)
@@ -93,10 +97,11 @@ def test_what_is_read_of_the_layers(layers: Any):
 
 
 def test_a_mix_begins_as_the_mean():
-    hidden = jnp.asarray(np.random.default_rng(0).normal(size=(6, 2, 3, 24)), jnp.float32)
-    mix = LayerMix(MODEL, "weighted_sum_all")  # of four layers
-    found: Any = mix.init_with_output(jax.random.key(0), {"hidden": hidden}, {}, None)[0]
-    np.testing.assert_allclose(found["sequence"], np.asarray(hidden)[2:].mean(axis=0), atol=1e-6)
+    hidden = jnp.asarray(np.random.default_rng(0).normal(size=(5, 2, 3, 24)), jnp.float32)
+    for layers, first in (("weighted_sum_all", 1), ("weighted_sum_with_embeddings", 0)):
+        mix = LayerMix(MODEL, layers)  # type: ignore[arg-type]
+        found: Any = mix.init_with_output(jax.random.key(0), {"hidden": hidden}, {}, None)[0]
+        np.testing.assert_allclose(found["sequence"], np.asarray(hidden)[first:].mean(axis=0), atol=1e-6)
 
 
 def setting(num_layers: int, frozen: tuple[str, ...]) -> Setting:

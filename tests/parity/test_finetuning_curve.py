@@ -18,7 +18,7 @@ from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.mesh import MeshConfig
 from bert_jax.training.optimizers import adamw
 from bert_jax.training.schedules import linear_from_zero
-from bert_jax.training.state import make_state, metric_names
+from bert_jax.training.state import make_state, step_metrics
 from bert_jax.training.step import make_train_step
 
 pytestmark = pytest.mark.parity
@@ -66,7 +66,7 @@ def test_fifty_steps_and_the_predictions_after_them(model, tmp_path: Path) -> No
     expected = [theirs(model, batch, step) for step, batch in enumerate(batches)]
     mesh, tx = meshes.make_mesh(MeshConfig(), jax.devices()[:1]), adamw.Optimizer().make()
     schedule = linear_from_zero.Schedule(PEAK, WARMUP).make(STEPS)
-    state = make_state(jax.tree.map(jax.numpy.asarray, imported.params), tx, metric_names(task))
+    state = make_state(jax.tree.map(jax.numpy.asarray, imported.params), tx, step_metrics(task))
     train_step = jax.jit(make_train_step(task, tx, schedule, seed=0))
     found, before = [], 0.0
     for batch in batches:

@@ -8,7 +8,7 @@ import pytest
 from bert_jax.reporting import charts
 from bert_jax.reporting.charts import Chart, Series, svg
 from bert_jax.reporting.curves import Curves
-from bert_jax.reporting.measures import metric_names, title
+from bert_jax.reporting.measures import drawn_metrics, title
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_figures_of_parts_come_in_the_order_of_the_log_without_their_perplexity(
         f"{name}/{part}" for part in ("new", "old", "legal") for name in ("mlm_loss", "mlm_accuracy", "perplexity")
     ]
     record = {"step": 1, "split": "eval", "time": 0.0, **dict.fromkeys([*names, "perplexity", "mlm_loss"], 1.0)}
-    assert metric_names([record], {"mlm_loss": "Masked-LM loss"}) == [
+    assert drawn_metrics([record], {"mlm_loss": "Masked-LM loss"}) == [
         "mlm_loss",
         *(name for name in names if "perplexity" not in name),
     ]
@@ -125,7 +125,7 @@ def test_titles_order_the_charts_and_an_empty_one_leaves_a_metric_out():
     names = ["accuracy", "count", "count/dev", "loss", "pairs/accuracy", "words_loss/legal", "words_loss"]
     record = {"step": 1, "split": "eval", "time": 0.0, **dict.fromkeys(names, 1.0)}
     drawn = ["words_loss", "pairs/accuracy", "loss", "accuracy", "words_loss/legal"]
-    assert metric_names([record], titles) == drawn
+    assert drawn_metrics([record], titles) == drawn
     shown = ["Words, nats", "pairs: right", "Loss", "accuracy", "Words, nats: legal"]
     assert [title(name, titles) for name in drawn] == shown
 
