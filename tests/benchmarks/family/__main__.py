@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,6 @@ from tests.benchmarks.family.inputs import Text
 from tests.benchmarks.family.rows import CONTROL, ROWS
 from tests.benchmarks.family.table import write
 
-BOOKS = "en_books/en_books.tar.xz"
 FLAGS = (
     "--config.packing=packed",
     "--config.phases.train.max_length=64",
@@ -69,17 +69,16 @@ class Runner:
 
     def __init__(self, output: Path, data: Path):
         self._output, self._data = output, data
-        self._text = Text(output / "text", data / BOOKS, ROWS[CONTROL].config)
+        self._text = Text(output / "text", data, ROWS[CONTROL].config)
 
     def __call__(self, cell: Cell, workdir: str) -> Metrics:
         jax.clear_caches()
         origin = cell.overrides.get("origin", cell.overrides)
         name, seed = origin["row"], origin["seed"]
         config = self._text.config(name, origin["recipe"])
-        if task := cell.overrides.get("task"):
-            return self._tune(
-                cell, workdir, config, "" if name == CONTROL else str(self._output / f"{name}-seed{seed}")
-            )
+        if "task" in cell.overrides:
+            init = "" if name == CONTROL else str(self._output / f"{name}-seed{seed}")
+            return self._tune(cell, workdir, config, init)
         known = facts.facts(config)
         logged = {"seed": seed, "training": {"loggers": (processor.__file__,)}}
         metrics = bert_jax.pretrain(complete(logged, config), workdir)
@@ -95,25 +94,33 @@ class Runner:
 
 
 def run(output: Path, cells: Sequence[Cell], train: Callable[[Cell, str], Mapping[str, float]]) -> None:
-    """Run the cells that are not finished, and write the table of all that are finished in ``output``."""
-    Grid(cells, str(output)).run(train)
-    write(output)
+    """Run the cells that are not finished. The table of the finished ones is written before each run and at the end."""
+
+    def then(cell: Cell, workdir: str) -> Mapping[str, float]:
+        write(output)
+        return train(cell, workdir)
+
+    Grid(cells, str(output)).run(then)
+    print(write(output), flush=True)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", required=True)
-    parser.add_argument("--data", default="../shared/data")
+    parser.add_argument("--output", required=True, type=Path)
+    parser.add_argument("--data", default="../shared/data", type=Path)
     parser.add_argument("--only", default=",".join(ROWS))
     parser.add_argument("--seeds", default="0,1,2")
     given = parser.parse_args(argv)
-    names = given.only.split(",")
-    if unknown := [name for name in names if name not in ROWS]:
-        raise UserError(f"--only has {', '.join(unknown)}; there are {', '.join(ROWS)}")
-    output = Path(given.output).absolute()
-    cells = cells_of(names, [int(seed) for seed in given.seeds.split(",")])
-    run(output, cells, Runner(output, Path(given.data).absolute()))
+    names, output, data = given.only.split(","), given.output.absolute(), given.data.absolute()
+    try:
+        if unknown := [name for name in names if name not in ROWS]:
+            raise UserError(f"--only has {', '.join(unknown)}; there are {', '.join(ROWS)}")
+        run(output, cells_of(names, [int(seed) for seed in given.seeds.split(",")]), Runner(output, data))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""The facts of a system that its recipe says before it learns: its size, the cost of a token, what it reads and can do."""
+"""The facts that the recipe of a system says: its size, the cost of a token, what it reads, and what it can do."""
 
 from __future__ import annotations
 

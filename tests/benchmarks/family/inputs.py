@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import lzma
 import math
 import re
 import tarfile
@@ -11,21 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.configuration import complete
+from bert_jax.features import transe
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.runs.inputs import CORPUS, Inputs
 from bert_jax.text import tokenizer as tokenizers
+from tests.benchmarks.family.rows import ENTITY_SIZE
 
+BOOKS, FACTS = "en_books/en_books.tar.xz", ("entity_fewrel/val_wiki.json.xz", "entity_fewrel/val_nyt.json.xz")
 EVERY = 3  # each third book of the collection
 MOST = 5_000  # phrases, and names
 NAME = re.compile(r"(?<=[a-z,;] )[A-Z][a-z]+(?: [A-Z][a-z]+)*")  # not where a sentence begins
 
 
 class Text:
-    """The text in a folder, made from an archive of books where it is missing."""
+    """The text in a folder, made from the data where it is missing."""
 
-    def __init__(self, folder: Path, archive: Path, common: Mapping[str, Any]):
-        """Take the entries ``common`` of all recipes."""
-        self._folder, self._archive, self._common = folder, archive, common
+    def __init__(self, folder: Path, data: Path, common: Mapping[str, Any]):
+        """Take the folder with the data, and the recipe of a row without columns of its own."""
+        self._folder, self._data, self._common = folder, data, common
 
     def config(self, name: str, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the recipe of the row ``name`` with the paths of vocabulary and corpus, both made if missing.
@@ -36,6 +41,9 @@ class Text:
         self._make("all", self._common)
         vocab = {"vocab": {"path": str(tokenizers.find(str(self._folder / "all")))}}
         own = complete(vocab, config)
+        if vectors := own["objective"].get("entities"):
+            self._write_knowledge()
+            own["objective"]["entities"] = str(self._folder / vectors)
         place = name if config["corpus"].get("columns") else "all"
         if place != "all":
             self._make(place, own)
@@ -61,7 +69,7 @@ class Text:
             return
         books = self._folder / "books"
         books.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(self._archive) as tar:
+        with tarfile.open(self._data / BOOKS) as tar:
             members = sorted((one for one in tar if one.name.endswith(".md")), key=lambda one: one.name)
             for number, member in enumerate(members[::EVERY]):
                 file = tar.extractfile(member)
@@ -70,6 +78,30 @@ class Text:
         texts = [path.read_text(encoding="utf-8") for path in sorted(books.iterdir())]
         for name, found in {"phrases": phrases(texts), "entities": names(texts)}.items():
             (self._folder / f"{name}.txt").write_text("\n".join(found), encoding="utf-8")
+
+    def _write_knowledge(self) -> None:
+        """Write the vectors of FewRel's entities, by TransE on its facts, and the lexicon of their names in the text.
+
+        A phrase is a name if it is among ``names`` of the text too: "Once" and "People" are titles of works.
+        """
+        if (self._folder / "entities.tsv").exists():
+            return
+        facts, ids = set[str](), dict[str, str]()  # a fact is "HEAD<TAB>RELATION<TAB>TAIL"; ids: a name -> its entity
+        for path in FACTS:
+            with lzma.open(self._data / path, "rt", encoding="utf-8") as file:
+                relations = json.load(file)
+            for relation, sentence in ((name, one) for name, of_name in relations.items() for one in of_name):
+                facts.add("\t".join((sentence["h"][1], relation, sentence["t"][1])))
+                for _, entity, ((*places,), *_) in (sentence["h"], sentence["t"]):
+                    ids.setdefault(" ".join(sentence["tokens"][place] for place in places), entity)
+        (self._folder / "facts.tsv").write_text("\n".join(sorted(facts)), encoding="utf-8")
+        graph = transe.read_graph(str(self._folder / "facts.tsv"))
+        transe.write(graph, transe.learn(graph, transe.Settings(size=ENTITY_SIZE)), self._folder / "graph")
+        (self._folder / "graph" / transe.VECTORS).rename(self._folder / "vectors.npy")
+        known = (self._folder / "entities.txt").read_text(encoding="utf-8").split("\n")
+        row = {entity: number for number, entity in enumerate(graph.entities, start=1)}
+        lines = [f"{name}\t{row[ids[name]]}\n" for name in known if name in ids]
+        (self._folder / "entities.tsv").write_text("".join(lines), encoding="utf-8")
 
 
 def phrases(texts: list[str]) -> list[str]:

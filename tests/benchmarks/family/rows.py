@@ -45,7 +45,8 @@ class Row:
     """A system of the table.
 
     Attributes:
-      changes: entries of the recipe that differ from ``COMMON``; the model's are added to ``SHAPE``.
+      changes: entries of the recipe that differ from ``COMMON`` and, of the model, from ``SHAPE``; None: the
+        encoder has no such key.
       reads: what a token is predicted from; "": as the objective's ``reads`` says.
       sequential: whether the states of a text are computed one after another, not all at once.
       used: how the published system is used: "fine-tuned" or "features".
@@ -60,12 +61,13 @@ class Row:
     @property
     def config(self) -> dict[str, Any]:
         common = {**copy.deepcopy(COMMON), "model": {"encoder": "bert", **SHAPE}}
-        changes = dict(self.changes)
-        if "phases" in changes:
+        if "phases" in self.changes:
             del common["phases"]
-        return complete(changes, common)
+        found = complete(self.changes, common)
+        return {**found, "model": {key: value for key, value in found["model"].items() if value is not None}}
 
 
+PHRASE_UNITS = {"strategy": "bernoulli", "unit": "phrases"}
 LTR = {"name": "ltr", "arrangement": "sentences"}
 MEMORY = {"memory_length": LENGTH}
 DIRECTIONS = {"both sides": 2, "sequence to sequence": 2, "left to right": 1, "right to left": 1}
@@ -80,13 +82,42 @@ MEMBERS = {
 }
 NGRAMS = {"strategy": "ngrams_in_context", "options": {"longest": 5, "context": 6}, "rate": 1 / 6, "unit": "word"}
 CONTROL = "none"  # the row that is fine-tuned from random parameters
+NO_ATTENTION = dict.fromkeys(("num_heads", "mlp_dim", "attention_dropout_rate"))
+ENTITY_SIZE = 32  # width of the vectors of entities
+# ERNIE 2.0: steps of each task in each stage, in the published proportions. Capitals need a vocabulary without case.
+STAGES = {
+    "masking": ({"name": "mlm", "arrangement": "sentences", "masking": PHRASE_UNITS}, (20, 10, 10, 10)),
+    "token_document": ({"name": "token_document"}, (0, 30, 10, 10)),
+    "distance": ({"name": "sentence_distance"}, (0, 0, 40, 10)),
+    "reordering": ({"name": "sentence_reordering"}, (0, 0, 0, 50)),
+}
+
+
+def stages() -> dict[str, Any]:
+    """Return the phases of ERNIE 2.0: each batch of a stage is of one task, in proportion to the tasks' steps."""
+    found = {}
+    for number, column in enumerate(zip(*(steps for _, steps in STAGES.values()), strict=True), start=1):
+        shares = {name: share for name, share in zip(STAGES, column, strict=True) if share}
+        members = {name: {**STAGES[name][0], "share": share} for name, share in shares.items()}
+        objective = {"members": members} if len(members) > 1 else STAGES["masking"][0]
+        steps = STEPS * sum(column) // sum(map(sum, (steps for _, steps in STAGES.values())))
+        found[f"stage{number}"] = {"num_steps": steps, **PHASE, "objective": objective}
+    return found
+
+
 ROWS = {
     CONTROL: Row("BERT, not pretrained", {"objective": {"name": "mlm_nsp"}}),
     "bert": Row("BERT", {"objective": {"name": "mlm_nsp"}}),
     "ltr": Row("left to right", {"objective": LTR}),
     "gpt": Row("GPT", {"objective": LTR, "model": {"encoder": "gpt", "activation": "gelu_tanh"}}),
     "elmo": Row(
-        "ELMo", {"objective": {"name": "bilm"}, "model": {"encoder": "bilm"}}, "both sides, apart", True, "features"
+        "ELMo",
+        {
+            "objective": {"name": "bilm", "arrangement": "streams", "packing": "none"},
+            "model": {"encoder": "bilm", "cell_size": 168, "memory_length": 1, **NO_ATTENTION},
+        },
+        sequential=True,
+        used="features",
     ),
     "unilm": Row(
         "UniLM",
@@ -149,6 +180,24 @@ ROWS = {
             },
             "training": {"eval_phase": "pieces"},
         },
+    ),
+    "ernie2": Row(
+        "ERNIE 2.0",
+        {
+            "corpus": {"columns": PHRASES},
+            "objective": {"name": "mlm"},
+            "model": {"encoder": "ernie", "type_vocab_size": 4, "task_type_vocab_size": 16},
+            "phases": stages(),
+        },
+    ),
+    "ernie_thu": Row(
+        "ERNIE (THU)",
+        {
+            "corpus": {"columns": {"entity_ids": {"annotator": "entities", "path": "entities.tsv"}}},
+            "objective": {"name": "entity_alignment", "entities": "vectors.npy"},
+            "model": {"encoder": "ernie_thu", "num_token_layers": 1, "entity_size": ENTITY_SIZE},
+        },
+        "both sides, and vectors of entities",
     ),
     "electra": Row(
         "ELECTRA",

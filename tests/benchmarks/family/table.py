@@ -107,7 +107,9 @@ def row(name: str, results: Results, scores: Sequence[str]) -> tuple[str, ...]:
 def write(folder: Path) -> str:
     """Write table.md, table.json, report.html and picture.svg; return the text for the terminal."""
     results = read(folder)
-    every = {task: found for task in MAIN if len(found := results.scores(task)) > 1}
+    every = {task: found for task in MAIN if (found := results.scores(task))}
+    if not every:
+        return "no row is fine-tuned yet"
     tables = {task: compare(found) for task, found in every.items()}
     cells = {(task, one.variant): _score(one) for task, found in tables.items() for one in found}
     names = [name for name in ROWS if any((task, ROWS[name].title) in cells for task in tables)]
@@ -118,7 +120,7 @@ def write(folder: Path) -> str:
     }
     without = {task: ", ".join(f"{n} {v:.3f}" for n, v in found.items()) for task, found in results.baselines.items()}
     blocks: list[output.Block] = ["# The family at equal size and equal tokens", lines, (HEAD, rows), LINES]
-    blocks.append({f"without learning, {TITLES[task]}": line for task, line in without.items()})
+    blocks.append({f"without learning, {TITLES[task]}": line for task, line in without.items() if line})
     columns = {}
     for task, found in every.items():
         about = f"{TITLES[task]} on dev, after fine-tuning; compared with {next(iter(found))}"
