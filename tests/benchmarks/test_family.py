@@ -12,7 +12,7 @@ import pytest
 from bert_jax.experiments.nouns import Cell
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from tests.benchmarks.family import __main__ as family
-from tests.benchmarks.family import facts, inputs, processor
+from tests.benchmarks.family import facts, inputs, processor, table
 from tests.benchmarks.family.rows import BATCH, CONTROL, LENGTH, ROWS, SHAPE, STAGES, STEPS
 
 KNOWN = {"parameters": 934_144, "flops": 3.1e6, "reads": "both sides", "terms": ["mlm"], "fills": True, "writes": False}
@@ -78,7 +78,9 @@ def test_each_row_has_a_seed_before_any_row_has_the_next() -> None:
 
 
 def test_the_table_has_facts_and_says_which_scores_are_above_the_control(tmp_path: Path) -> None:
-    family.run(tmp_path, family.cells_of([CONTROL, "bert", "gpt"], (0, 1, 2)), scored())
+    page = tmp_path / "family.md"
+    page.write_text(f"# Page\n\n{table.BEGIN}\nold\n{table.END}\n\nThe rest.\n")
+    family.run(tmp_path, family.cells_of([CONTROL, "bert", "gpt"], (0, 1, 2)), scored(), page)
     text = (tmp_path / "table.md").read_text()
     lines = {line.split(" | ")[0].lstrip("| "): line for line in text.splitlines() if line.startswith("| ")}
     score = "0.512 ± 0.010"
@@ -86,7 +88,12 @@ def test_the_table_has_facts_and_says_which_scores_are_above_the_control(tmp_pat
     assert lines["GPT"].endswith("0.810 ± 0.010 + | 0.810 ± 0.010 + |")
     assert "| 0.93 M | 3.1 | 16,000 | fills | fine-tuned |" in lines["BERT"]
     assert "majority rate 0.500" in text
-    assert "Left to right" not in (tmp_path / "picture.svg").read_text()
+    shown = page.read_text()
+    assert lines["GPT"] in shown
+    assert shown.startswith("# Page\n\n<!--")
+    assert shown.endswith("-->\n\nThe rest.\n")
+    assert "old" not in shown
+    assert ">GPT<" in (tmp_path / "family.svg").read_text()
     assert json.loads((tmp_path / "table.json").read_text())["metrics"]["gpt-seed2"] == {"mlm_loss": 5.02}
 
 

@@ -1,9 +1,11 @@
 """Pretrains and fine-tunes the systems of the family at equal size and equal tokens, and writes one table of them.
 
-    python -m tests.benchmarks.family --output=FOLDER [--data=../shared/data] [--only=bert,gpt] [--seeds=0,1,2]
+    python -m tests.benchmarks.family --output=FOLDER [--data=../shared/data] [--only=bert,gpt] [--seeds=0,1,2] \\
+        [--page=tests/benchmarks/family.md]
 
 The same command goes on after a stop: a run that is finished is never computed again. ``--only`` runs some rows; the
-table has all rows that are finished in FOLDER. Files: table.md, table.json, picture.svg.
+table has all rows that are finished in FOLDER: table.md, table.json, report.html, picture.svg. ``--page`` is a page that
+gets the table, and beside it the picture.
 """
 
 from __future__ import annotations
@@ -93,7 +95,12 @@ class Runner:
         return bert_jax.finetune(own, workdir, init=init or None, data=data)
 
 
-def run(output: Path, cells: Sequence[Cell], train: Callable[[Cell, str], Mapping[str, float]]) -> None:
+def run(
+    output: Path,
+    cells: Sequence[Cell],
+    train: Callable[[Cell, str], Mapping[str, float]],
+    page: Path | None = None,
+) -> None:
     """Run the cells that are not finished. The table of the finished ones is written before each run and at the end."""
 
     def then(cell: Cell, workdir: str) -> Mapping[str, float]:
@@ -101,7 +108,7 @@ def run(output: Path, cells: Sequence[Cell], train: Callable[[Cell, str], Mappin
         return train(cell, workdir)
 
     Grid(cells, str(output)).run(then)
-    print(write(output), flush=True)
+    print(write(output, page), flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -110,12 +117,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", default="../shared/data", type=Path)
     parser.add_argument("--only", default=",".join(ROWS))
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--page", type=Path)
     given = parser.parse_args(argv)
     names, output, data = given.only.split(","), given.output.absolute(), given.data.absolute()
     try:
         if unknown := [name for name in names if name not in ROWS]:
             raise UserError(f"--only has {', '.join(unknown)}; there are {', '.join(ROWS)}")
-        run(output, cells_of(names, [int(seed) for seed in given.seeds.split(",")]), Runner(output, data))
+        run(output, cells_of(names, [int(seed) for seed in given.seeds.split(",")]), Runner(output, data), given.page)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

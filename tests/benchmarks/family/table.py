@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 from bert_jax.experiments import output
 from bert_jax.experiments.compare import compare
 from bert_jax.experiments.grid import RESULTS
-from bert_jax.experiments.nouns import MetricColumn
+from bert_jax.experiments.nouns import MetricColumn, VariantSummary
 from bert_jax.experiments.pictures import of_columns
 from bert_jax.reporting.measures import known_baselines
 from tests.benchmarks.family import facts, processor
 from tests.benchmarks.family.rows import BATCH, CONTROL, LENGTH, ROWS, SHAPE, STEPS
 
+NAME, BERT = "# The family at equal size and equal tokens", ROWS["bert"].title
+BEGIN, END = "<!-- The table: --page writes it. -->", "<!-- The end of the table. -->"
 MAIN = {"sst2": "accuracy", "conll2003": "f1"}
 TITLES = {"sst2": "SST-2, accuracy", "conll2003": "CoNLL-2003, F1"}
 HEAD = (
@@ -104,34 +106,60 @@ def row(name: str, results: Results, scores: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def write(folder: Path) -> str:
-    """Write table.md, table.json, report.html and picture.svg; return the text for the terminal."""
+def write(folder: Path, page: Path | None = None) -> str:
+    """Write table.md, table.json, report.html and picture.svg; return the text for the terminal.
+
+    ``page``: a page in Markdown, whose part between ``BEGIN`` and ``END`` becomes the table and the differences, and
+    beside which the picture is put, under the page's name.
+    """
     results = read(folder)
     every = {task: found for task in MAIN if (found := results.scores(task))}
     if not every:
         return "no row is fine-tuned yet"
     tables = {task: compare(found) for task, found in every.items()}
-    cells = {(task, one.variant): _score(one) for task, found in tables.items() for one in found}
-    names = [name for name in ROWS if any((task, ROWS[name].title) in cells for task in tables)]
-    rows = [row(name, results, [cells.get((task, ROWS[name].title), "") for task in MAIN]) for name in names]
-    lines = {
-        "positions": f"{STEPS * BATCH * LENGTH:,} in pretraining, in rows of {LENGTH}",
-        "layers": f"{SHAPE['num_layers']} of {SHAPE['hidden_size']}",
+    about = {"positions": f"{STEPS * BATCH * LENGTH:,} in pretraining, in rows of {LENGTH}"}
+    about["layers"] = f"{SHAPE['num_layers']} of {SHAPE['hidden_size']}"
+    without = {
+        TITLES[task]: ", ".join(f"{n} {v:.3f}" for n, v in known.items()) for task, known in results.baselines.items()
     }
-    without = {task: ", ".join(f"{n} {v:.3f}" for n, v in found.items()) for task, found in results.baselines.items()}
-    blocks: list[output.Block] = ["# The family at equal size and equal tokens", lines, (HEAD, rows), LINES]
-    blocks.append({f"without learning, {TITLES[task]}": line for task, line in without.items() if line})
-    columns = {}
-    for task, found in every.items():
-        about = f"{TITLES[task]} on dev, after fine-tuning; compared with {next(iter(found))}"
-        columns[TITLES[task]] = MetricColumn(about, "higher is better", found, results.baselines.get(task, {}), True)
-        beside = {task: compare({"BERT": found["BERT"], **found})} if "BERT" in found else {}
-        blocks += [f"## {TITLES[task]}: differences from BERT", output.differences(beside)]
+    found = [_table(results, tables), {f"without learning, {title}": line for title, line in without.items() if line}]
+    found += _differences(every)
+    if page:
+        before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+        inside = f"{BEGIN}\n\n{output.as_markdown(found)}\n{END}"
+        page.write_text(before + inside + rest.partition(END)[2], encoding="utf-8")
+    columns = {
+        TITLES[task]: MetricColumn(
+            f"{TITLES[task]} on dev, after fine-tuning; compared with {next(iter(scores))}",
+            "higher is better",
+            scores,
+            results.baselines.get(task, {}),
+            True,
+        )
+        for task, scores in every.items()
+    }
     figures = [one for one, _ in of_columns(columns, {TITLES[task]: found for task, found in tables.items()}, None)]
     record = {"metrics": results.metrics, "facts": results.facts, "processor_seconds": results.seconds}
-    return output.write(str(folder), [*blocks, output.NOTE], record, figures, figures)
+    first, *others = found
+    text = output.write(str(folder), [NAME, about, first, LINES, *others, output.NOTE], record, figures, figures)
+    if page:
+        page.with_suffix(".svg").write_text((folder / "picture.svg").read_text(encoding="utf-8"), encoding="utf-8")
+    return text
 
 
-def _score(one: Any) -> str:
-    sign = "" if not one.shown else " +" if one.difference > 0 else " -"
+def _table(results: Results, tables: Mapping[str, Sequence[VariantSummary]]) -> output.Block:
+    """Return the table: a row for each system that is fine-tuned on a task."""
+    cells = {(task, one.variant): _score(one) for task, found in tables.items() for one in found}
+    names = [name for name in ROWS if any((task, ROWS[name].title) in cells for task in tables)]
+    return HEAD, [row(name, results, [cells.get((task, ROWS[name].title), "") for task in MAIN]) for name in names]
+
+
+def _differences(every: Mapping[str, Mapping[str, Sequence[float]]]) -> list[output.Block]:
+    """Return the differences of all systems from BERT in all tasks."""
+    beside = {TITLES[task]: compare({BERT: found[BERT], **found}) for task, found in every.items() if BERT in found}
+    return [f"## Differences from {BERT}", output.differences(beside)] if beside else []
+
+
+def _score(one: VariantSummary) -> str:
+    sign = "" if not one.shown else " +" if (one.difference or 0.0) > 0 else " -"
     return f"{one.mean:.3f}" + ("" if one.spread is None else f" ± {one.spread:.3f}") + sign
