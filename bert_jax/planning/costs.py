@@ -65,7 +65,7 @@ class Cost(NamedTuple):
         return Cost(*(mine + times * others for mine, others in zip(self, other, strict=True)))
 
 
-def cost(instruction: Instruction) -> Cost:
+def cost_of(instruction: Instruction) -> Cost:
     """Return the cost of an instruction that is neither a loop nor a collective.
 
     For a fusion, all work inside it counts, but only the memory traffic of its inputs and outputs.
@@ -213,7 +213,7 @@ def _copied_bytes(instruction: Instruction) -> int:
 def _read_bytes(parameter: Instruction, whole: int) -> int:
     """Return the bytes that a fusion reads of a parameter with ``whole`` bytes.
 
-    If the fusion, or one within it, only cuts parts out of the parameter, only those parts count.
+    If the fusion, or a fusion within it, only cuts parts out of the parameter, only these parts count.
     """
     read, uses = 0, _uses(parameter)
     for user, source in uses:

@@ -227,7 +227,7 @@ def ids_of(content: Mapping[str, Any]) -> dict[str, int]:
 
 
 def same(content: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two results of ``normal`` give the same ids, but for the types of the texts of a pair."""
+    """Return whether two results of ``normal`` give the same ids. The types of the texts of a pair may differ."""
     first, second = (
         c | {"post_processor": c["post_processor"]["special_tokens"], "decoder": None}
         for c in (dict(content), dict(other))

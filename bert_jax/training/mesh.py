@@ -108,7 +108,7 @@ def _arrange(devices: list[jax.Device], shape: list[int], slices: int) -> np.nda
         data, *inside = shape
         if data % slices:
             raise UserError(
-                f"config.mesh.data is {data}, which {slices} slices do not divide; choose a multiple of them"
+                f"config.mesh.data is {data}, which {slices} slices do not divide; give a multiple of {slices}"
             )
         granules = {getattr(device, "slice_index", device.process_index) for device in devices}
         if len(granules) != slices:
