@@ -113,7 +113,7 @@ class Watchdog:
 
 
 @contextlib.contextmanager
-def watch(stall_seconds: float) -> Iterator[None]:
+def watch_process(stall_seconds: float) -> Iterator[None]:
     """Context manager: watch this process in the block; in a job of several processes the job's watchdog goes on."""
     if Watchdog.open is not None:
         Watchdog.open.stall_seconds = stall_seconds

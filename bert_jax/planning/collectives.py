@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.planning.chips import HOP_SECONDS, Chip
-from bert_jax.planning.hlo import Instruction, numbers
+from bert_jax.planning.hlo import Instruction, whole_numbers
 
 _STEP = "async_collective_fusion"  # prefix of a TPU's fusions that compute while a collective, started before, goes on
 _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
@@ -177,11 +177,11 @@ def members(instruction: Instruction, devices: int) -> list[int]:
     """
     text = instruction.attribute("source_target_pairs") or instruction.attribute("replica_groups")
     if text.startswith("["):
-        return [int(n) for n in _iota(text)[: numbers(text[: text.index("]")])[-1]]]
+        return [int(n) for n in _iota(text)[: whole_numbers(text[: text.index("]")])[-1]]]
     if text.startswith("mesh["):
         return _of_mesh(instruction.attributes)
     group = re.search(r"\{([\d,\s]+)\}", text)
-    return numbers(group[1]) if group else list(range(devices))
+    return whole_numbers(group[1]) if group else list(range(devices))
 
 
 def _of_mesh(attributes: str) -> list[int]:
@@ -199,10 +199,10 @@ def _iota(text: str) -> np.ndarray:
 
     The array counts 0, 1, ..., is reshaped to the shape after ``<=``, and is transposed by ``T``.
     """
-    shape = numbers(re.search(r"<=\[([\d,]+)\]", text)[1])  # type: ignore[index]
+    shape = whole_numbers(re.search(r"<=\[([\d,]+)\]", text)[1])  # type: ignore[index]
     order = re.search(r"T\(([\d,]+)\)", text)
     counted = np.arange(math.prod(shape)).reshape(shape)
-    return (counted.transpose(numbers(order[1])) if order else counted).reshape(-1)
+    return (counted.transpose(whole_numbers(order[1])) if order else counted).reshape(-1)
 
 
 def total_collectives(collectives: Iterable[tuple[Collective, float]]) -> list[Collective]:

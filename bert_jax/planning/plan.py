@@ -257,7 +257,9 @@ class Attempt:
         )
 
 
-def make(recipe: Recipe, machine: Machine, price_per_chip_hour: float | None = None, note: Note | None = None) -> Plan:
+def make_plan(
+    recipe: Recipe, machine: Machine, price_per_chip_hour: float | None = None, note: Note | None = None
+) -> Plan:
     """Return the plan of a recipe on a machine; compiles every phase, and says with ``note`` how long that takes.
 
     Raises:

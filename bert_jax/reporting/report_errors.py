@@ -12,7 +12,7 @@ from html import escape
 from typing import Any
 
 from bert_jax.reporting.formats import figure, is_number
-from bert_jax.reporting.page import fold, section, table
+from bert_jax.reporting.page import collapsed, page_section, table
 
 _FIRST_SHOWN = 6  # so many wrong examples are visible; the others are folded
 _MAX_LABEL_ROWS = 30  # a longer table is folded
@@ -22,16 +22,16 @@ NARROW, WIDE = 340, 1090  # pixels of a table in windows of 400 and of 1,280
 _FULLEST = 48  # percent of colour in a cell that has the count of the whole row; text stays readable
 
 
-def errors(details: Mapping[str, Any]) -> str:
+def error_sections(details: Mapping[str, Any]) -> str:
     """Return HTML sections for each split with known answers: confused labels, scores of labels, wrong examples."""
     splits = {name: found for name, found in details["splits"].items() if isinstance(found.get("kind"), str)}
     parts = []
     for name, found in splits.items():
         of_split = f", {name}" if len(splits) > 1 else ""
-        parts.append(section(f"Which labels are mixed up{of_split}", _confusion(found)))
-        parts.append(section(f"Label by label{of_split}", _labels(found)))
+        parts.append(page_section(f"Which labels are mixed up{of_split}", _confusion(found)))
+        parts.append(page_section(f"Label by label{of_split}", _labels(found)))
         parts.append(
-            section(
+            page_section(
                 f"{_wrong_title(found)}{of_split}", _wrong(found, found.get("labels") or details.get("labels") or [])
             )
         )
@@ -101,7 +101,7 @@ def _labels(found: Mapping[str, Any]) -> str:
     ]
     body = table(["label, the weakest first", "precision", "recall", "F1", "examples"], rows)
     if len(rows) > _MAX_LABEL_ROWS:
-        return fold(f"All {len(rows):,} labels", body)
+        return collapsed(f"All {len(rows):,} labels", body)
     return f'<div class="card">{body}</div>' if rows else ""
 
 
@@ -138,7 +138,7 @@ def _wrong(found: Mapping[str, Any], labels: Sequence[str]) -> str:
     if cards[:_FIRST_SHOWN]:
         body += grid.format("\n".join(cards[:_FIRST_SHOWN]))
     if more := cards[_FIRST_SHOWN:]:
-        body += fold(f"{len(more):,} more", grid.format("\n".join(more)))
+        body += collapsed(f"{len(more):,} more", grid.format("\n".join(more)))
     return body
 
 

@@ -39,11 +39,15 @@ class Layout(NamedTuple):
 CLS_TYPE = 2  # the token type of a [CLS] that is the last token
 
 
-def flat(step: Any, members: str) -> Sequence[Mapping[str, Any]]:
+def flat_steps(step: Any, members: str) -> Sequence[Mapping[str, Any]]:
     """Return the steps of a normaliser, pre-tokenizer or post-processor, which may be one step, a sequence, or None."""
     if not step:
         return []
-    return [inner for part in step[members] for inner in flat(part, members)] if step["type"] == "Sequence" else [step]
+    return (
+        [inner for part in step[members] for inner in flat_steps(part, members)]
+        if step["type"] == "Sequence"
+        else [step]
+    )
 
 
 def is_gpt(roles: Set[str], model: Mapping[str, Any], end: str | None) -> bool:
@@ -225,7 +229,7 @@ def layout_of(processors: Sequence[Mapping[str, Any]], roles: Mapping[str, str],
 
 def is_bare(content: Mapping[str, Any]) -> bool:
     """Return whether the post-processor in a ``tokenizer.json`` puts no special tokens around a text."""
-    steps = flat(content.get("post_processor"), "processors")
+    steps = flat_steps(content.get("post_processor"), "processors")
     return all(step["type"] == "ByteLevel" or not step.get("special_tokens", True) for step in steps)
 
 

@@ -15,7 +15,7 @@ from bert_jax.checkpoints.restoring import restore, saved_steps
 from bert_jax.checkpoints.saving import Checkpoints, save_best
 from bert_jax.cluster import distributed
 from bert_jax.cluster.termination import Termination
-from bert_jax.cluster.watchdog import watch
+from bert_jax.cluster.watchdog import watch_process
 from bert_jax.errors import Preempted
 from bert_jax.reporting.observer import Observer
 from bert_jax.rows.loader import Loader
@@ -114,7 +114,7 @@ def _train(run: Run, roll_backs: tuple[RollBack, ...]) -> dict[str, float] | Rol
     if len(phases.phases) > 1:
         observer.note(phases.describe(experiment.evaluated_phase))
 
-    with meshes.activations(mesh), watch(experiment.training.stall_seconds), Termination() as termination:
+    with meshes.activations(mesh), watch_process(experiment.training.stall_seconds), Termination() as termination:
         trainer = _Trainer(run, roll_backs, mesh, termination, state, frozen)
         with trainer.profiler, trainer.checkpoints.ending_well():
             return trainer.train(fresh=not resumed)

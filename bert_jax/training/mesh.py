@@ -200,7 +200,7 @@ def _is_matrix(path: tuple[Any, ...], names: PartitionSpec) -> bool:
     return len(names) >= 2 and "gates" not in names and not last.endswith(("bias", "scale"))
 
 
-def whole(params: Any) -> Any:
+def gathered(params: Any) -> Any:
     """Return ``params`` with what is split over ``ROWS`` gathered, for a program that reads it many times."""
     placed = jax.tree.map(lambda x: x.sharding, params)
     complete = jax.tree.map(_unsplit, placed)

@@ -50,13 +50,13 @@ class Rule(abc.ABC):
                 f"({type(error).__name__}: {first_line(error)})"
             ) from error
         for what, old, new in (("state", state, after), ("parameters", params, direction)):
-            if differs := changed(old, new):
+            if differs := changed_leaf(old, new):
                 raise UserError(
                     f"{file}: an update changes shape or dtype of the {what} ({differs}), which have to stay"
                 )
 
 
-def changed(old: Any, new: Any) -> str:
+def changed_leaf(old: Any, new: Any) -> str:
     """Return the first leaf that differs between two trees of shapes, or ""."""
     trees = ({jax.tree_util.keystr(p): x for p, x in jax.tree_util.tree_leaves_with_path(tree)} for tree in (old, new))
     before, after = ({path: f"{np.dtype(x.dtype)}{list(x.shape)}" for path, x in tree.items()} for tree in trees)
