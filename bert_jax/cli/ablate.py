@@ -20,8 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="RECIPE",
-        help="then fine-tune every model with this recipe, such as glue:sst2, or, with keys of its own,"
-        ' "glue:sst2 --epochs=1"; may be repeated; with it a variant may end in +bilstm',
+        help="then fine-tune every model with this recipe, such as glue:sst2, or with other values of its keys: "
+        '"glue:sst2 --epochs=1"; may be repeated; with it a variant may end in +bilstm',
     )
     parser.add_argument(
         "--finetune_steps",

@@ -199,7 +199,7 @@ def control(hits: Mapping[str, int], text_bytes: int) -> Check:
     count = hits.get(CONTROL, 0)
     rate = 1e6 * ratio(count, text_bytes)
     status: Status = "warn" if rate > _OFTEN_CONTROL else "ok"
-    fix = "they mean nothing: tr -d '\\000-\\010\\013\\016-\\037\\177' < FILE > NEW drops those of ASCII"
+    fix = "they mean nothing: tr -d '\\000-\\010\\013\\016-\\037\\177' < FILE > NEW drops control characters of ASCII"
     return Check(
         CONTROL,
         status,

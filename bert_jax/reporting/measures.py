@@ -32,7 +32,7 @@ _NOT_DRAWN = (
     "step_seconds",  # the report has its percentiles, and draws tokens_per_second
 )
 # Metric -> its baselines, which need no learning: (key in baselines.json, name in a chart). N-gram models and this
-# package's tasks give them; ``_baselines`` adds those of any other term or score.
+# package's tasks give them; ``_baselines`` adds the baselines of any other term or score.
 BASELINES = {
     "replaced_loss": (("replaced_entropy", "entropy of the replaced share"),),
     "replaced_precision": (("replaced_rate", "replaced share"),),

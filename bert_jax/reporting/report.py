@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -60,11 +61,13 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
     folder, records = files.as_path(workdir), run_log.records_of(workdir)
     run = _read(folder / "run.json", {})
     if state is None:
-        state = _status(workdir)
-    baselines = _read(folder / "baselines.json", {})
-    examples = _read(folder / "examples.json", [])
-    details = _sound_details(_read(folder / DETAILS, {}))
-    tuned = is_tuned(run)
+        state = {}
+        with contextlib.suppress(UserError):
+            state = status.read(workdir)
+    baselines, examples = _read(folder / "baselines.json", {}), _read(folder / "examples.json", [])
+    details, tuned = _read(folder / DETAILS, {}), is_tuned(run)
+    # Without entries of a wrong type: another version or a person may have written the file.
+    details["splits"] = {k: of for k, of in as_mapping(details.get("splits")).items() if isinstance(of, Mapping)}
     evaluations = [record for record in records if record["split"] == "eval"]
     best = details.get("best_step") if tuned else _selected(run, evaluations)
     shown, titles = next((r for r in evaluations if r["step"] == best), (evaluations or records)[-1]), titles_in(run)
@@ -112,14 +115,6 @@ def _read(path: Any, absent: Any) -> Any:
     return content if isinstance(content, type(absent)) else absent
 
 
-def _sound_details(details: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return ``details.json`` without entries of a wrong type: another version or a person may have written it."""
-    return {
-        **details,
-        "splits": {name: of for name, of in as_mapping(details.get("splits")).items() if isinstance(of, Mapping)},
-    }
-
-
 def _errors_of(details: Mapping[str, Any]) -> dict[str, float]:
     """Return a dict: metric -> its standard error, from the splits of ``details.json``."""
     of_splits = {name: as_mapping(found.get("standard_errors")) for name, found in details["splits"].items()}
@@ -129,13 +124,6 @@ def _errors_of(details: Mapping[str, Any]) -> dict[str, float]:
 
 def _moment(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
-
-
-def _status(workdir: str | os.PathLike[str]) -> Mapping[str, Any]:
-    try:
-        return status.read(workdir)
-    except UserError:
-        return {}
 
 
 # ---- The top: name, state, headline figures ----------------------------------------------------------------------
@@ -324,9 +312,7 @@ def _examples(examples: list[Any]) -> str:
             for candidates in example["predictions"]  # a list for each [MASK]
             for word, p in candidates
         )
-        known = "answer" in example
-        answer = f'<p class="soft small">in the text: {escape(str(example["answer"]))}</p>' if known else ""
-        cards.append(f'<div class="card"><p>{text}</p>{answer}{"".join(guesses)}</div>')
+        cards.append(f'<div class="card"><p>{text}</p>{_answer(example)}{"".join(guesses)}</div>')
     chosen = any("answer" in example for example in examples)
     note = f'<p class="small soft">{_CHOSEN}</p>' if chosen else ""
     return f'{note}<div class="examples">{"".join(cards)}</div>' if cards else ""
@@ -334,22 +320,22 @@ def _examples(examples: list[Any]) -> str:
 
 def _is_continued(example: Any) -> bool:
     """Return whether ``example`` has the form of an entry of ``runs.filled_examples.continue_examples``."""
-    match example:
-        case {"text": str(), "continuation": str()}:
-            return True
-    return False
+    return all(isinstance(as_mapping(example).get(key), str) for key in ("text", "continuation"))
 
 
 def _continuations(examples: list[Any]) -> str:
     cards = []
     for example in examples:
         text = f"{escape(example['text'])}<mark>{escape(example['continuation'])}</mark>"
-        known = "answer" in example
-        answer = f'<p class="soft small">in the text: {escape(str(example["answer"]))}</p>' if known else ""
-        cards.append(f'<div class="card"><p>{text}</p>{answer}</div>')
+        cards.append(f'<div class="card"><p>{text}</p>{_answer(example)}</div>')
     chosen = any("answer" in example for example in examples)
     note = f'<p class="small soft">{_BEGUN if chosen else _LIKELIEST}</p>'
     return f'{note}<div class="examples">{"".join(cards)}</div>' if cards else ""
+
+
+def _answer(example: Mapping[str, Any]) -> str:
+    known = "answer" in example
+    return f'<p class="soft small">in the text: {escape(str(example["answer"]))}</p>' if known else ""
 
 
 def _lineage(run: Mapping[str, Any]) -> str:

@@ -5,7 +5,6 @@ The errors are read from ``details.json``, for any task.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -16,6 +15,11 @@ from bert_jax.reporting.page import collapsed, page_section, table
 
 _FIRST_SHOWN = 6  # so many wrong examples are visible; the others are folded
 _MAX_LABEL_ROWS = 30  # a longer table is folded
+_WRONG_TITLES = {  # by the kind of a split; other kinds are "Wrong, and sure of it"
+    "numbers": "The largest errors",
+    "pairs": "Pairs taken for the least alike",
+    "texts": "Texts unlike their targets",
+}
 _TAG_COLOURS = "abcdefg"
 _MANY_LABELS = 8  # with more labels, column names are written vertically
 NARROW, WIDE = 340, 1090  # pixels of a table in windows of 400 and of 1,280
@@ -30,11 +34,9 @@ def error_sections(details: Mapping[str, Any]) -> str:
         of_split = f", {name}" if len(splits) > 1 else ""
         parts.append(page_section(f"Which labels are mixed up{of_split}", _confusion(found)))
         parts.append(page_section(f"Label by label{of_split}", _labels(found)))
-        parts.append(
-            page_section(
-                f"{_wrong_title(found)}{of_split}", _wrong(found, found.get("labels") or details.get("labels") or [])
-            )
-        )
+        wrong = _WRONG_TITLES.get(found["kind"], "Wrong, and sure of it")
+        labels = found.get("labels") or details.get("labels") or []
+        parts.append(page_section(f"{wrong}{of_split}", _wrong(found, labels)))
     return "\n".join(part for part in parts if part)
 
 
@@ -105,23 +107,11 @@ def _labels(found: Mapping[str, Any]) -> str:
     return f'<div class="card">{body}</div>' if rows else ""
 
 
-def _wrong_title(found: Mapping[str, Any]) -> str:
-    titles = {
-        "numbers": "The largest errors",
-        "pairs": "Pairs taken for the least alike",
-        "texts": "Texts unlike their targets",
-    }
-    return titles.get(found["kind"], "Wrong, and sure of it")
-
-
 def _wrong(found: Mapping[str, Any], labels: Sequence[str]) -> str:
     entities = list(dict.fromkeys(_entity(label) for label in labels if label != "O"))
-    card = (
-        functools.partial(_tag_card, entities=entities)
-        if found["kind"] == "tags"
-        else _CARDS.get(found["kind"], _plain_card)
-    )
-    cards = [card(one) for one in found.get("wrong") or []]
+    card = _CARDS.get(found["kind"], _plain_card)
+    own = {"entities": entities} if card is _tag_card else {}
+    cards = [card(one, **own) for one in found.get("wrong") or []]
     total, answered = found.get("num_wrong"), found.get("num_answered", 0)
     note = ""
     if total is not None:

@@ -25,8 +25,8 @@ MEASURED = (
     "its step time is the mean of its steps, waiting for input included. Evaluations, saves, compilations, the first "
     "window after a start and the first of a phase are left out. MFU: the FLOPs of the model's matrix products (forward"
     " and backward, with padding, without recomputation), divided by the time of the steps and by the peak rate of all "
-    "devices (of the data sheet, or for a device without one that of a product of the model's dtype, bfloat16 or "
-    "float32, measured at the start)."
+    "devices (of the data sheet; for a device without a data sheet, the rate of a product of the model's dtype, "
+    "bfloat16 or float32, measured at the start)."
 )
 
 

@@ -275,7 +275,7 @@ class Tokenizer:
         return text.removeprefix(" ") if first else text
 
     def with_added(self, tokens: Sequence[Token], cls_last: bool = False) -> Tokenizer:
-        """Return the tokenizer with more added tokens, which stay whole in every text. New ones get the next ids.
+        """Return the tokenizer with more added tokens, which stay whole in every text. New tokens get the next ids.
 
         ``cls_last``: put [CLS] after a text. A model of sentencepiece becomes a ``tokenizer.json``, by ``_convert``.
         """
