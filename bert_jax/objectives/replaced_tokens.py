@@ -91,8 +91,8 @@ class Objective(base.PretrainingObjective):
         """
         logits = self.generator.apply(variables.params, batch, rng)["mlm_logits"]
         draws = (rng or _of_content(batch["input_ids"])).site("draws")
-        original = _put(batch, batch["masked_labels"])
-        drawn = _put(batch, draw(logits, draws))
+        original = put_at_masks(batch["input_ids"], batch["masked_labels"], batch)
+        drawn = put_at_masks(batch["input_ids"], draw(logits, draws), batch)
         outputs = super().forward(variables, {**batch, "input_ids": drawn}, rng)
         replaced = (drawn != original).astype(jnp.float32)
         return {**outputs, "mlm_logits": logits, "drawn_ids": drawn, "is_replaced": replaced}
@@ -152,16 +152,16 @@ def _of_content(input_ids: jax.Array) -> RowRng:
     return RowRng(jnp.uint32(0), jnp.sum(mix(ids ^ mix(places)), axis=1, dtype=jnp.uint32))
 
 
-def _put(batch: Batch, tokens: jax.Array) -> jax.Array:
-    """Return ``input_ids`` [B, L] with ``tokens`` [B, P] at the masked positions."""
-    ids, (length, count) = batch["input_ids"], (batch["input_ids"].shape[1], tokens.shape[1])
+def put_at_masks(row: jax.Array, values: jax.Array, batch: Batch) -> jax.Array:
+    """Return ``row`` [B, L] with ``values`` [B, P] at the masked positions."""
+    length, count = row.shape[1], values.shape[1]
     # A place outside of the row is no place.
     places = jnp.where(batch["masked_weights"] > 0, batch["masked_positions"], length + jnp.arange(count))
 
     def put(row: jax.Array, at: jax.Array, new: jax.Array) -> jax.Array:
         return row.at[at].set(new, mode="drop", unique_indices=True)
 
-    return jax.vmap(put)(ids, places, tokens.astype(ids.dtype))
+    return jax.vmap(put)(row, places, values.astype(row.dtype))
 
 
 def _read(outputs: Outputs, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
