@@ -29,7 +29,6 @@ from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.runs.prepared import Request
 from bert_jax.runs.pretraining import Pretraining
 from bert_jax.text import tokenizer as tokenizers
-from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
 from bert_jax.text.tokenizer import wordpiece
@@ -38,6 +37,7 @@ from tests.interchange import test_families as exported
 from tests.tasks import questions, toy_tasks
 from tests.text import byte_level_files
 from tests.text.test_unigram_json import ALBERT
+from tests.toy import learn_wordpiece
 from tests.training import gang
 
 FILE = Path(__file__).parent / "fixtures" / "floor.json"

@@ -44,12 +44,11 @@ def make(text: Text, name: str, encoder: str, **config: Any) -> Any:
     if config.get("arrangement") in IN_LANES:  # a row goes on where another row ends, so it is not packed
         config["packing"] = "none"
     objective = catalogue.find("objectives", name)
-    fields = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 64, "attention_dropout_rate": 0.0}
-    fields |= {"type_vocab_size": 6} if name == "unilm" else {}
     kind = encoder_file(encoder).Config
+    sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 64, "max_length": LENGTH}
+    sizes |= {"dropout_rate": 0.0, "attention_dropout_rate": 0.0, **({"type_vocab_size": 6} if name == "unilm" else {})}
     known = {field.name for field in dataclasses.fields(kind)}
-    fields = {name: value for name, value in fields.items() if name in known}
-    model = kind(tokenizer.size, max_length=LENGTH, dropout_rate=0.0, **fields)
+    model = kind(tokenizer.size, **{key: value for key, value in sizes.items() if key in known})
     setting = Setting(model, {"phase1": LENGTH})
     return objective.Objective(objective.Config(**config), setting).with_text(corpus, tokenizer)
 

@@ -6,15 +6,22 @@ import contextlib
 import json
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bert_jax.text.learn import count_words, learn_from_counts
+
 _SUBJECTS = ["the cat", "a dog", "my aunt", "the old king", "every child", "a small bird", "the ship"]
 _VERBS = ["sees", "likes", "follows", "finds", "carries", "remembers", "paints", "builds"]
 _OBJECTS = ["the river", "a red house", "some bread", "the long road", "a letter", "two stones"]
+
+
+def learn_wordpiece(texts: Iterable[str], size: int, lowercase: bool = True, **options: Any) -> tuple[str, ...]:
+    """Return a vocabulary learned from ``texts``; ``options``: of ``learn_from_counts``."""
+    return learn_from_counts(count_words(texts, lowercase), size, **options)
 
 
 def environment() -> dict[str, str]:

@@ -76,7 +76,8 @@ def check_step(folder: str | os.PathLike[str], share: tuple[int, int] = (0, 1)) 
 def findings(folder: str | os.PathLike[str], share: tuple[int, int] = (0, 1)) -> Iterator[str]:
     """Yield a text for each damaged file of a step that says what is wrong. See ``check_step``."""
     step = files.as_path(folder)
-    if (sums := _list(step)) is None:
+    # the list of the step's upload, or else of its save
+    if (sums := next((name for name in (files.MARKER, CHECKSUMS) if (step / name).exists()), None)) is None:
         yield f"{CHECKSUMS} is missing"
         return
     agrees = True
@@ -95,7 +96,7 @@ def _unlike(step: epath.Path, share: tuple[int, int]) -> Iterator[str]:
         return
     try:
         if arrays := _damaged_arrays(step, share):
-            yield f"the sha256 of {_named(arrays)} is not that of {ARRAYS}"
+            yield f"the sha256 of {_named(arrays)} differs from {ARRAYS}"
     except ValueError as error:
         yield f"the arrays cannot be compared with {ARRAYS} ({first_line(error).partition('[')[0].strip()})"
 
@@ -149,11 +150,6 @@ def _arrays_clause(step: epath.Path, name: str) -> str:
 
 def _named(arrays: list[str]) -> str:
     return f"array{'s' if len(arrays) > 1 else ''} {few(arrays, 3)}"
-
-
-def _list(step: epath.Path) -> str | None:
-    """Return the name of a step's list of sha256: the list of its upload, or else of its save; None if it has none."""
-    return next((name for name in (files.MARKER, CHECKSUMS) if (step / name).exists()), None)
 
 
 def _of_items(step: epath.Path) -> list[str]:

@@ -298,7 +298,7 @@ def read_params(
     """
     steps = saved_steps(workdir)
     if not steps and not files.as_path(workdir).exists():
-        raise UserError(f"there is no folder {workdir}; give that of a run")
+        raise UserError(f"there is no folder {workdir}; give the folder of a run")
     if step is None and (lost := _newer_unmarked(workdir)) is not None:
         problem = f"{workdir}: checkpoints/{lost} {UNMARKED}"
         if not steps or not workdir.startswith("gs://"):

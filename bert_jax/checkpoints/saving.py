@@ -53,7 +53,7 @@ class CheckpointConfig:
             check_fields(self, "config.checkpoints", allowed, name, sound=lambda value: value is None or value >= 1)
         revisions.check(self.at)
 
-    def steps_to_keep(self, steps: list[int], at: Collection[int] = ()) -> list[int]:
+    def steps_to_keep(self, steps: list[int], at: Collection[int]) -> list[int]:
         """Return which of ``steps`` are kept, in ascending order; ``at``: the steps that ``self.at`` names."""
         forever = [s for s in steps if s in at or (self.keep_every_steps and s % self.keep_every_steps == 0)]
         return sorted({*steps[-self.keep :], *forever})
@@ -130,7 +130,7 @@ class Checkpoints:
             preservation_policy=_Kept(keep),
             cleanup_tmp_directories=True,
             create=True,
-            lightweight_initialize=True,  # otherwise it reads metadata of all steps, also damaged ones
+            lightweight_initialize=True,  # otherwise it reads metadata of all steps, damaged or not
             async_options=ocp.AsyncOptions(barrier_sync_fn=_meet, post_finalization_callback=self._write_lists),
         )
         handlers = {"state": _tree_handler(), "facts": ocp.JsonCheckpointHandler()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.flags import add_grid, command, numbers
+from bert_jax.cli.flags import add_grid, command_line, numbers
 from bert_jax.errors import UserError
 
 
@@ -20,8 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="RECIPE",
-        help="then fine-tune every model with this recipe, such as glue:sst2, or, with keys of its own,"
-        ' "glue:sst2 --epochs=1"; may be repeated; with it a variant may end in +bilstm',
+        help="then fine-tune every model with this recipe, such as glue:sst2, or with other values of its keys: "
+        '"glue:sst2 --epochs=1"; may be repeated; with it a variant may end in +bilstm',
     )
     parser.add_argument(
         "--finetune_steps",
@@ -42,5 +42,5 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"--data={arguments.data} is read by fine-tuning; give --finetune=RECIPE, or leave it out")
     variants = tuple(name.strip() for name in arguments.variants.split(","))
     tasks = (tuple(arguments.finetune), arguments.data or ".", arguments.finetune_steps)
-    common = (arguments.workdir, command(), *tasks, arguments.over.removeprefix("config."))
+    common = (arguments.workdir, command_line(), *tasks, arguments.over.removeprefix("config."))
     ablate(Ablation(arguments.recipe, arguments.overrides, variants, arguments.seeds, *common))

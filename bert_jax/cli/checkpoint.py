@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import time
 
-from bert_jax.cli.flags import whole
+from bert_jax.cli.flags import whole_number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["ls", "verify"], help="list the steps, or read and verify all of them")
     parser.add_argument("--workdir", required=True, help="folder of a run")
-    parser.add_argument("--step", type=whole(0), help="only this step")
+    parser.add_argument("--step", type=whole_number(0), help="only this step")
 
 
 def run(arguments: argparse.Namespace) -> int:

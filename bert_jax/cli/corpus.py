@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", help="the new folder to write")
     parser.add_argument("--private", action="store_true", help="keep text and paths out of the manifest")
     parser.add_argument(
-        "--verify", metavar="DIR", help="build nothing: read all files of the store DIR and name those that are damaged"
+        "--verify", metavar="DIR", help="build nothing: read all files of the store DIR and name the damaged files"
     )
 
 

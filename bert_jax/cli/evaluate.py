@@ -13,7 +13,7 @@ from bert_jax.storage import files
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument("--input", required=True, help="a file like those that the model was trained on")
+    parser.add_argument("--input", required=True, help="a file like the files that the model was trained on")
     parser.add_argument("--output", help="also write the predictions here, one JSON object per line")
     parser.add_argument("--json", action="store_true", help="print the scores as one JSON object")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.flags import add_trust, whole
+from bert_jax.cli.flags import add_trust, whole_number
 from bert_jax.errors import UserError
 from bert_jax.program import say
 from bert_jax.storage import reading
@@ -13,7 +13,9 @@ from bert_jax.storage import reading
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     of_any = "folder of a run, pretrained or fine-tuned, or WORKDIR@step, or a Hugging Face directory"
     parser.add_argument("--workdir", "--init", dest="workdir", metavar="DIR", required=True, help=of_any)
-    parser.add_argument("--step", type=whole(0), help="a saved step of --workdir (default: the best, else the newest)")
+    parser.add_argument(
+        "--step", type=whole_number(0), help="a saved step of --workdir (default: the best, else the newest)"
+    )
     add_trust(parser)
     parser.add_argument("--max_length", type=int, help="most tokens of a text; the rest is cut (default: the model's)")
     parser.add_argument("--batch_size", type=int, default=32, help="texts of a batch, over all devices (default: 32)")
@@ -37,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from bert_jax.features.extract import SENTENCE, Extractor, check_layers
     from bert_jax.features.inputs import Input, check_columns, read_texts
-    from bert_jax.features.writing import check_output, write
+    from bert_jax.features.writing import check_output, write_vectors
     from bert_jax.interchange.loading import load
 
     given, layers = arguments, [name for name in arguments.layers.split(",") if name]
@@ -54,4 +56,4 @@ def run(arguments: argparse.Namespace) -> None:
         say(f"{given.workdir} says {said}; --layers=sentence gives such vectors, mean and cls the encoder's alone")
     if "sentence" in layers and (prompt := model.vectors.prompt()):
         say(f"each text is read with the model's prompt {prompt!r} before it")
-    write(given.output, Extractor(model, layers, given.max_length, given.batch_size, given.dtype), texts, say)
+    write_vectors(given.output, Extractor(model, layers, given.max_length, given.batch_size, given.dtype), texts, say)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.flags import add_config, add_processes, add_profile, add_short_keys, command
+from bert_jax.cli.flags import add_config, add_processes, add_profile, add_short_keys, command_line
 from bert_jax.cli.main import in_processes
 from bert_jax.recipes import recipes
 
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     typed = recipes.typed_keys(arguments.overrides)
     request = Request(
         workdir=arguments.workdir,
-        command=command(),
+        command=command_line(),
         init=arguments.init,
         data=arguments.data,
         typed_keys=typed,

@@ -15,7 +15,7 @@ from bert_jax.recipes import key_names, trees
 from bert_jax.reporting.profiled_steps import ProfiledSteps
 
 
-def command() -> str:
+def command_line() -> str:
     """Return the command line of this process, as a run records it."""
     return shlex.join(["bert-jax", *sys.argv[1:]])
 
@@ -32,7 +32,7 @@ def seconds(text: str) -> float:
     return value
 
 
-def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
+def whole_number(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
     """Return a function that reads a flag's value as a whole number from ``least`` to ``most``."""
 
     def read(text: str) -> int:
@@ -124,7 +124,9 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 def add_workdir(parser: argparse.ArgumentParser, what: str) -> None:
     """Add ``--workdir``, the folder of ``what``, and the flags that choose and trust a model in it."""
     parser.add_argument("--workdir", required=True, help=f"folder of {what}")
-    parser.add_argument("--step", type=whole(0), help="a saved step (default: the best one kept, else the newest)")
+    parser.add_argument(
+        "--step", type=whole_number(0), help="a saved step (default: the best one kept, else the newest)"
+    )
     add_trust(parser)
 
 
@@ -191,9 +193,9 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
         "--coordinator", metavar="HOST:PORT", help="address of process 0; no other program may listen at that port"
     )
     group.add_argument(
-        "--num_processes", type=whole(1), help="number of processes of the job, one per host or per device"
+        "--num_processes", type=whole_number(1), help="number of processes of the job, one per host or per device"
     )
-    group.add_argument("--process_id", type=whole(0), help="number of this process, from 0")
+    group.add_argument("--process_id", type=whole_number(0), help="number of this process, from 0")
     group.add_argument("--distributed", choices=["auto"], help="ask SLURM, Cloud TPU, GKE or Open MPI for these three")
     group.add_argument(
         "--heartbeat_seconds", type=seconds, help="a process silent or stuck for so long ends the job (default: 30)"
@@ -202,5 +204,9 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
         "--arrival_seconds", type=seconds, help="how long processes wait for each other at the start (default: 300)"
     )
     group.add_argument(
-        "--restarts", type=whole(0), default=0, metavar="N", help="start again up to N times after a crash (default: 0)"
+        "--restarts",
+        type=whole_number(0),
+        default=0,
+        metavar="N",
+        help="start again up to N times after a crash (default: 0)",
     )

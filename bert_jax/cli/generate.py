@@ -7,7 +7,7 @@ import dataclasses
 import json
 from typing import Any
 
-from bert_jax.cli.flags import add_workdir, number, whole
+from bert_jax.cli.flags import add_workdir, number, whole_number
 from bert_jax.errors import UserError
 from bert_jax.program import say
 
@@ -19,21 +19,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--input", help="a file with a prompt a line, in place of typed prompts; blank lines are counted"
     )
     settings = {
-        "max_new_tokens": (whole(1), "the most tokens that follow a prompt (default: 40)"),
+        "max_new_tokens": (whole_number(1), "the most tokens that follow a prompt (default: 40)"),
         "temperature": (number, "sample: divides the logits; below 1, likely tokens become likelier (default: 1)"),
-        "top_k": (whole(0), "sample: draw from so many most likely tokens (default: 0, from all)"),
+        "top_k": (whole_number(0), "sample: draw from so many most likely tokens (default: 0, from all)"),
         "top_p": (number, "sample: draw from the fewest tokens whose probabilities reach this sum (default: 1)"),
-        "seed": (whole(0), "sample: the same seed draws the same texts (default: 0)"),
-        "beams": (whole(1), "beam: texts that are kept at each step (default: 4)"),
+        "seed": (whole_number(0), "sample: the same seed draws the same texts (default: 0)"),
+        "beams": (whole_number(1), "beam: texts that are kept at each step (default: 4)"),
         "length_penalty": (number, "beam: above 0 prefers long texts, below 0 short texts (default: 1)"),
-        "no_repeat_ngram": (whole(0), "so many tokens in a row do not occur twice (default: 0, they may)"),
-        "num_results": (whole(1), "texts for each prompt, by sample or beam (default: 1)"),
+        "no_repeat_ngram": (whole_number(0), "so many tokens in a row do not occur twice (default: 0, they may)"),
+        "num_results": (whole_number(1), "texts for each prompt, by sample or beam (default: 1)"),
     }
     methods = ("greedy", "sample", "beam")
     parser.add_argument("--method", choices=methods, help="how a token is chosen (default: greedy, the likeliest)")
     for name, (kind, text) in settings.items():
         parser.add_argument(f"--{name}", type=kind, help=text)
-    parser.add_argument("--batch_size", type=whole(1), help="prompts that are computed together (default: 16)")
+    parser.add_argument("--batch_size", type=whole_number(1), help="prompts that are computed together (default: 16)")
     parser.add_argument(
         "--json",
         action="store_true",

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max_length",
         type=numbers,
-        help="row lengths to plan for (default: those of --config, else of the run that the corpus belongs to, else "
+        help="row lengths to plan for (default: as in --config, else as in the run that the corpus belongs to, else "
         "128,512)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")

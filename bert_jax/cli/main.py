@@ -143,10 +143,10 @@ def in_processes(arguments: argparse.Namespace, work: Callable[[], object], alik
 
         return supervise([*sys.argv[1:], "--restarts=0"], arguments.restarts)
     from bert_jax.cluster import distributed
-    from bert_jax.cluster.processes import find
+    from bert_jax.cluster.processes import find_processes
     from bert_jax.training import cards, compile_cache
 
-    processes = find(vars(arguments))
+    processes = find_processes(vars(arguments))
     with signals.handle(*signals.TOLD_TO_END):
         try:
             if processes is not None:

@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument(
         "--input",
-        help="a file like those that the model was trained on, answers may be missing; with --format=raw_text a text a "
-        "line, whose number is the id of its record",
+        help="a file like the files that the model was trained on, answers may be missing; with --format=raw_text a "
+        "text a line, whose number is the id of its record",
     )
     parser.add_argument("--output", help="the file to write (default: print)")
 

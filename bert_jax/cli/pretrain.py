@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.flags import add_config, add_processes, add_profile, add_short_keys, command
+from bert_jax.cli.flags import add_config, add_processes, add_profile, add_short_keys, command_line
 from bert_jax.cli.main import in_processes
 from bert_jax.errors import UserError
 from bert_jax.recipes import recipes
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError("--vocab takes the place of --config.vocab.path; leave one of them out")
     request = Request(
         workdir=arguments.workdir,
-        command=command(),
+        command=command_line(),
         init=arguments.init,
         init_optimizer=arguments.init_optimizer,
         extend=arguments.extend,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from bert_jax.cli.flags import add_pooling, add_workdir, whole
+from bert_jax.cli.flags import add_pooling, add_workdir, whole_number
 from bert_jax.program import say
 from bert_jax.reporting.progress import progress_notes
 from bert_jax.storage import files
@@ -24,12 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--qrels", help="relevances: TSV with query-id, corpus-id and score")
     parser.add_argument("--squad", help="instead of these, a file in SQuAD's format: find each question's paragraph")
-    parser.add_argument("--top", type=whole(1), default=10, help="documents per query (default: 10)")
+    parser.add_argument("--top", type=whole_number(1), default=10, help="documents per query (default: 10)")
     parser.add_argument("--output", help="write the documents of every query here, one JSON object per line")
     parser.add_argument("--baseline", choices=["bm25", "none"], help="what is scored beside the model (default: bm25)")
     add_pooling(parser, "pooling of the vectors (default: as trained, or as the model's files say; else mean)")
     parser.add_argument("--max_length", type=int, help="most tokens of a text (default: as for --pooling)")
-    parser.add_argument("--batch_size", type=whole(1), default=64, help="texts that are encoded together (default: 64)")
+    parser.add_argument(
+        "--batch_size", type=whole_number(1), default=64, help="texts that are encoded together (default: 64)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON: the scores, or what --query finds")
 
 

@@ -196,7 +196,10 @@ def _of_model(size: Schema) -> Schema:
 
 
 def _fields(cls: type, path: str, given: Any = None) -> Schema:
-    """Return properties and required ones for the fields of a dataclass. ``given`` has their defaults, if any."""
+    """Return the properties and the required properties for the fields of a dataclass.
+
+    ``given`` has their defaults, if any.
+    """
     hints, lines, properties, required = typing.get_type_hints(cls), field_lines.lines(cls), {}, []
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         if not field.init or any((one.__name__, field.name) in NOT_KEYS for one in cls.__mro__):

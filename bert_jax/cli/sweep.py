@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.flags import add_grid, command
+from bert_jax.cli.flags import add_grid, command_line
 from bert_jax.errors import UserError
 from bert_jax.parts.own_code import trust_copies
 from bert_jax.recipes import recipes
@@ -48,5 +48,5 @@ def run(arguments: argparse.Namespace) -> None:
 
     choose = tuple(key.removeprefix("config.") for key in arguments.choose.split(",") if key)
     over = arguments.over.removeprefix("config.")
-    common = (arguments.workdir, arguments.data or ".", arguments.init, choose, command(), over)
+    common = (arguments.workdir, arguments.data or ".", arguments.init, choose, command_line(), over)
     sweep(Sweep(arguments.recipe, arguments.overrides, vary, arguments.seeds, *common))

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 
-from bert_jax.cli.flags import whole
+from bert_jax.cli.flags import whole_number
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text.case import Case
@@ -22,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cased", action="store_true", help="keep capitals and accents, if no file says what to do with them"
     )
-    parser.add_argument("--max_length", type=whole(1, _MOST_POSITIONS), help="cut and pad to this many positions")
+    parser.add_argument(
+        "--max_length", type=whole_number(1, _MOST_POSITIONS), help="cut and pad to this many positions"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
 

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from bert_jax.inspection.fertility import compared, measure
+    from bert_jax.inspection.fertility import compare_fertility, measure_fertility
 
     config, typed = arguments.config.to_dict(), recipes.typed_keys(arguments.overrides)
     vocab = build(VocabularyConfig, config.get("vocab", {}), "config.vocab")
@@ -53,10 +53,10 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"{tokenizer.size:,} pieces in {arguments.output}{f', a copy of {vocab.path}' if vocab.path else shortfall}")
     try:
         texts = text_of(find_source(corpus))
-        found = measure(tokenizer, texts)
+        found = measure_fertility(tokenizer, texts)
         print(f"fertility: {found}")
         if init:
-            print(compared(found, measure(init, texts))[1])
+            print(compare_fertility(found, measure_fertility(init, texts))[1])
     except UserError as error:  # a vocabulary that is only copied needs no text
         print(f"no fertility: {error}")
     print(f'next: {program()} tokenize --vocab={arguments.output} "some text"')

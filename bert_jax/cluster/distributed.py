@@ -45,7 +45,7 @@ def join(processes: Processes, config: str | None) -> None:
 
     Args:
       config: a recipe as JSON. If it, a version or the code is not the same on all processes, every process ends with
-        one line that says what differs, and exit code ``BAD_INPUT``. If None, none of them is compared.
+        one line that says what differs, and exit code ``BAD_INPUT``. If None, nothing is compared.
 
     Raises:
       PeerLostError: a process does not come, or process 0 cannot be reached.

@@ -33,7 +33,7 @@ from typing import Any, ClassVar, NoReturn
 
 from bert_jax.cluster import signals
 from bert_jax.cluster.exit_codes import BAD_INPUT, INTERRUPTED, PEER_LOST, PREEMPTED, of_others
-from bert_jax.cluster.line import Line, listen
+from bert_jax.cluster.line import Line, listen_at
 from bert_jax.cluster.processes import Processes, split_address
 from bert_jax.cluster.watchdog import Progress, Watchdog
 from bert_jax.errors import Interrupted, PeerLostError, Preempted, UserError
@@ -95,7 +95,7 @@ class Job:
 
     def _gather(self) -> dict[str, Any]:
         """Wait, as process 0, for all others; return what they are told."""
-        with listen(self.processes.coordinator) as server:
+        with listen_at(self.processes.coordinator) as server:
             server.settimeout(_LOOK_SECONDS)
             while (answer := self._count()) is None:
                 with contextlib.suppress(OSError):  # nobody has come, or too many files are open
@@ -115,7 +115,7 @@ class Job:
         with self._counting:
             answer = self._answer()
             self._are_counted = answer is not None
-        return answer
+            return answer
 
     def _answer(self) -> dict[str, Any] | None:
         """Return the hosts of all processes, or the reason why there is no job; None while processes are missing."""
@@ -196,7 +196,7 @@ class Job:
     # ---- The end -----------------------------------------------------------------------------------------------------
 
     def end_alone(self) -> None:
-        """Hear no more that the job ends: this process ends by an error of its code, and prints only this error."""
+        """Ignore that the job ends, from here on: an error of its code ends this process, which prints that error."""
         if self.hosts:
             self._over.set()
 
@@ -215,7 +215,7 @@ class Job:
         self._stopped.wait()
 
     def leave(self) -> None:
-        """Watch no more, and end the connections: all processes are at their end."""
+        """Stop watching and close the connections: all processes have finished."""
         self._over.set()
         self.watchdog.__exit__()
         for line in [*list(self._cards), *([self._to_first] if self._to_first else [])]:
@@ -231,7 +231,7 @@ class Job:
     def _leave(self, reason: str, code: int) -> None:
         if self.processes.is_first:
             time.sleep(BEAT_SECONDS)  # JAX's service is gone with this process; first all others leave
-        if self._over.is_set():  # this process ends by an error of its own
+        if self._over.is_set():  # this process ends already, by an error of its code
             return
         if reason.startswith(f"{_called(self._card)} has stood still"):
             faulthandler.dump_traceback(all_threads=True)

@@ -1,4 +1,4 @@
-"""A connection between process 0 and another process of a job: a JSON object a line, each way."""
+"""A connection between process 0 and another process of a job. Each line is a JSON object, in both directions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Line:
         self._connection.close()
 
 
-def listen(coordinator: str) -> socket.socket:
+def listen_at(coordinator: str) -> socket.socket:
     """Return a socket that listens where JAX will: at the address of the coordinator, or at all addresses.
 
     JAX itself would share the port with another program that listens there. An earlier process 0 gets

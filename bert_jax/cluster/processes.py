@@ -51,7 +51,7 @@ class Processes:
         return self.process_id == 0
 
 
-def find(given: Mapping[str, Any]) -> Processes | None:
+def find_processes(given: Mapping[str, Any]) -> Processes | None:
     """Return the job's processes as described by the flags or else by the environment.
 
     Return None if neither describes them, because then there is only one process.

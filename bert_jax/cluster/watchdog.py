@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 _STDERR = 2
-MOST_SECONDS = 1e7  # the largest limit, a third of a year; much larger ones overflow the system's timers
+MOST_SECONDS = 1e7  # the largest limit, a third of a year; much larger limits overflow the system's timers
 Activity = Literal[  # what a process says that it is doing
     "starting", "restoring", "compiling", "first step", "reading", "training", "evaluating", "scoring",
     "profiling", "saving", "exporting", "reporting", "finishing",
 ]  # fmt: skip
-# States that a process that is alone may be in for ``FIRST_SECONDS`` the first time; others have no limit then.
+# The first time, a process that is alone may be in these states for ``FIRST_SECONDS``, and in others without a limit.
 STEPS: tuple[Activity, ...] = ("first step", "training", "reading")
 # States that several processes may always be in for ``stall_seconds``: compiling or using a store is not faster the
 # second time, and reading the first row of an epoch or a phase may include planning it.
@@ -113,7 +113,7 @@ class Watchdog:
 
 
 @contextlib.contextmanager
-def watch(stall_seconds: float) -> Iterator[None]:
+def watch_process(stall_seconds: float) -> Iterator[None]:
     """Context manager: watch this process in the block; in a job of several processes the job's watchdog goes on."""
     if Watchdog.open is not None:
         Watchdog.open.stall_seconds = stall_seconds

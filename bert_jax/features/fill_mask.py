@@ -18,6 +18,7 @@ from bert_jax.models.model import LM_HEAD, QUERIES, Model, has_queries
 from bert_jax.records import MASK
 from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.text.encoded import typed
+from bert_jax.text.marks import printable
 from bert_jax.text.tokenizer import Tokenizer
 from bert_jax.text.tokenizer_json import NAMES
 from bert_jax.training.forward import Forward
@@ -38,7 +39,7 @@ class Filled:
 
     def __str__(self) -> str:
         """Return the text, followed by one line of candidates for each mask."""
-        lines = [", ".join(f"{_on_a_line(word)} {share:.2f}" for word, share in mask) for mask in self.predictions]
+        lines = [", ".join(f"{printable(word)} {share:.2f}" for word, share in mask) for mask in self.predictions]
         return "\n".join([self.text, *(f"  {line}" for line in lines)])
 
 
@@ -153,8 +154,3 @@ def encode_masked(texts: Sequence[str], tokenizer: Tokenizer, max_length: int, w
                 f"{subject} has {len(ids)} tokens, the model {max_length} positions; shorten it: {text[:60]!r}"
             )
     return encoded
-
-
-def _on_a_line(word: str) -> str:
-    """Return ``word`` with line breaks and other control characters escaped."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in word)

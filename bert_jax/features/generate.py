@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -28,13 +28,6 @@ BATCH_SIZE = 16
 RECIPES = ("gpt2", "gpt", "unilm", "mass", "clm_mlm:ltr")  # whose models write
 
 
-class WritingModel(TextModel, Protocol):
-    """A text model with the facts of its training, which say how it writes."""
-
-    @property
-    def facts(self) -> Mapping[str, Any]: ...
-
-
 @dataclasses.dataclass(frozen=True)
 class Generated:
     """A text that a model wrote after a prompt, without the prompt.
@@ -49,7 +42,7 @@ class Generated:
 
 
 def generate(
-    model: WritingModel, prompts: Sequence[str], settings: Settings | None = None, batch_size: int = BATCH_SIZE
+    model: TextModel, prompts: Sequence[str], settings: Settings | None = None, batch_size: int = BATCH_SIZE
 ) -> list[Generated]:
     """Return what the model writes after each prompt: ``num_results`` texts for each, the best first, in order.
 
@@ -74,7 +67,7 @@ def generate(
             "many beams"
         )
     encoded = encode_prompts(prompts, tokenizer, stepper, settings.max_new_tokens)
-    width = _room(stepper)
+    width = config.max_length - isinstance(stepper, MaskAtEnd)  # of a padded prompt, which a [MASK] follows
     mesh = make_mesh(MeshConfig(), jax.local_devices())  # without the devices of other processes, which do not run this
     longest = padded_length(max(map(len, encoded)), width)
     of_device = -(-min(batch_size, len(encoded)) // len(jax.local_devices()))  # prompts
@@ -96,7 +89,7 @@ def _run(run: Search, variables: Any, seed: jax.Array, batch: Any) -> dict[str, 
     return run(variables, seed, batch, batch["numbers"])._asdict()
 
 
-def stepper_of_trained(model: WritingModel) -> Stepper:
+def stepper_of_trained(model: TextModel) -> Stepper:
     """Return the way in which a trained model writes. Raises ``UserError`` if it cannot write.
 
     The "writes" of its facts has the ways that the objectives, or the task, of its training name. A model that learned
@@ -143,7 +136,7 @@ def encode_prompts(prompts: Sequence[str], tokenizer: Tokenizer, stepper: Steppe
     return encoded
 
 
-def most_new_tokens(model: WritingModel, prompts: Sequence[str]) -> int:
+def most_new_tokens(model: TextModel, prompts: Sequence[str]) -> int:
     """Return how many new tokens the model's positions allow after the longest of ``prompts``; below 1: none."""
     stepper, tokenizer = stepper_of_trained(model), model.tokenizer
     before, after = tokenizer.around
@@ -152,14 +145,8 @@ def most_new_tokens(model: WritingModel, prompts: Sequence[str]) -> int:
     return stepper.config.max_length - 1 if isinstance(stepper, Decoder) and room >= 0 else room
 
 
-def _room(stepper: Stepper) -> int:
-    """Return the most tokens of a padded prompt."""
-    most = stepper.config.max_length
-    return most - 1 if isinstance(stepper, MaskAtEnd) else most  # a [MASK] follows
-
-
 def missing_head(config: ModelConfig, params: Mapping[str, Any]) -> str:
-    """Return the name of the encoder or the head that ``params`` lack of those that predict a token; "" if none."""
+    """Return the first of the parts that predict a token, encoder and head, that ``params`` lack; "" if none."""
     return next((name for name in _needed(config) if name not in params), "")
 
 

@@ -70,7 +70,7 @@ def check_columns(sources: Sequence[Input]) -> None:
 
 
 def read_texts(source: Input, note: Callable[[str], None] = lambda line: None) -> list[Item]:
-    """Return the texts in order, without the bad texts, which ``note`` is told about.
+    """Return the texts in order, without the bad texts; ``note`` is called with a line about these.
 
     Raises:
       UserError: there is no such file, no text, an unknown format, option or column, or a bad text.

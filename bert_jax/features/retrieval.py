@@ -84,7 +84,7 @@ def check_similarity(vectors: SentenceVectors) -> Literal["cosine", "dot"]:
         return vectors.similarity
     raise UserError(
         f"the model's files say similarity_fn_name {vectors.similarity!r}; a search compares by cosine or dot: write "
-        "one of them into config_sentence_transformers.json if it is right for this model"
+        "cosine or dot into config_sentence_transformers.json if it is right for this model"
     )
 
 

@@ -24,7 +24,7 @@ NOTE_SECONDS = 30.0
 GROUP_BYTES = 32 << 20  # about the size of the vectors that are written together
 
 
-def write(output: str, extractor: Extractor, items: Sequence[Item], note: Callable[[str], None]) -> None:
+def write_vectors(output: str, extractor: Extractor, items: Sequence[Item], note: Callable[[str], None]) -> None:
     """Write the vectors of ``items``, in order, into ``output``, a file ``*.parquet``.
 
     ``note`` is called with lines about the progress and, at the end, about what was read and cut.

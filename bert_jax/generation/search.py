@@ -1,4 +1,4 @@
-"""Chooses the tokens of a text one after another: the likeliest, drawn ones, or by beam search, on the device.
+"""Chooses the tokens of a text one after another, on the device: the likeliest, drawn tokens, or by beam search.
 
 The results equal the results of ``generate`` of transformers 5: beam search with ``early_stopping=False``, n-grams
 counted from the beginning of the prompt.
@@ -108,7 +108,7 @@ class _Beams(NamedTuple):
       text: the texts that may go on, B * K rows.
       scores: [B, K] float32, the sums of their log-probabilities.
       last: [B * K] int32, their newest tokens.
-      parents: [B * K] int32, the row of the step before that each of them goes on from.
+      parents: [B * K] int32, the row of the step before from which each text goes on.
       ended: [B, K, N] int32, the best texts that have ended, the best first.
       ended_scores: [B, K] float32, their scores with the penalty of length.
       is_ended: bool [B, K]; False: the entry of ``ended`` is still free.

@@ -14,13 +14,13 @@ MOST = 2**31 - 1
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How a model writes. The names, and what they do, are as in ``generate`` of transformers but for short names.
+    """How a model writes. The settings do what they do in ``generate`` of transformers; some names are shorter.
 
     method:
       greedy  takes the most likely token at each step.
       sample  draws a token by its probability, after ``temperature``, then ``top_k``, then ``top_p``.
-      beam    keeps the ``beams`` most likely texts at each step and returns the best of those that ended. The score of
-        a text is the sum of the log-probabilities of its tokens divided by its number of tokens to the power of
+      beam    keeps the ``beams`` most likely texts at each step and returns the best texts that ended. The score of a
+        text is the sum of the log-probabilities of its tokens divided by its number of tokens to the power of
         ``length_penalty``.
     """
 

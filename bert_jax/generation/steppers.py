@@ -198,7 +198,7 @@ def keeping(config: ModelConfig) -> ModelConfig:
     return config
 
 
-def stepper_of(config: ModelConfig, tokenizer: Tokenizer, ways: Collection[str] = ()) -> Stepper | None:
+def stepper_of(config: ModelConfig, tokenizer: Tokenizer, ways: Collection[str]) -> Stepper | None:
     """Return the way in which a model writes; None if it does not.
 
     Args:
@@ -273,7 +273,7 @@ def _first(
 def _next(
     config: ModelConfig, variables: Variables, new: jax.Array, types: jax.Array, state: State
 ) -> tuple[jax.Array, State]:
-    """Return the logits [B, V] of the last of the ``new`` tokens [B, Q], and the state after the first of them."""
+    """Return the logits [B, V] of the last of the ``new`` tokens [B, Q], and the state after the first new token."""
     count = new.shape[1]
     ids, positions, places = state.written(count)
     batch = _features(new, jnp.ones_like(new), jnp.full_like(new[:, 0], count - 1), position_ids=places)

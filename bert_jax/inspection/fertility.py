@@ -60,7 +60,7 @@ class Fertility:
         )
 
 
-def measure(tokenizer: Tokenizer, texts: Sequence[str], special_tokens_in_text: bool = False) -> Fertility:
+def measure_fertility(tokenizer: Tokenizer, texts: Sequence[str], special_tokens_in_text: bool = False) -> Fertility:
     """Return the fertility of ``tokenizer`` on ``texts``, which are sentences."""
     by_character = not is_spaced(texts)
     in_bytes = np.array([bool(_BYTES.fullmatch(text)) for text, _ in tokenizer.surfaces])
@@ -81,13 +81,13 @@ def measure(tokenizer: Tokenizer, texts: Sequence[str], special_tokens_in_text: 
     return Fertility("character" if by_character else "word", *totals.tolist())
 
 
-def compared(new: Fertility, old: Fertility) -> tuple[float, str]:
+def compare_fertility(new: Fertility, old: Fertility) -> tuple[float, str]:
     """Return the tokens of ``new`` over the tokens of ``old``, both of the same text, and a line that says it."""
     times = ratio(new.pieces, old.pieces)
     return times, f"{times:.2f} times the tokens that the vocabulary of --init makes of the text: {old}"
 
 
-def decoded(split: CorpusSplit, tokenizer: Tokenizer) -> list[str]:
+def decoded_sentences(split: CorpusSplit, tokenizer: Tokenizer) -> list[str]:
     """Return sentences from all over ``split``, at most ``_SENTENCES``, as ``tokenizer`` decodes them."""
     numbers = np.unique(np.linspace(0, split.num_sentences - 1, _SENTENCES).astype(np.int64))
     starts = np.asarray(split.sentence_offsets)[numbers]

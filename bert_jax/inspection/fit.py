@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.inspection.check import Check, Status, grade, percent, ratio, worst
-from bert_jax.inspection.fertility import Fertility, compared
+from bert_jax.inspection.fertility import Fertility, compare_fertility
 from bert_jax.inspection.pieces import Pieces
 from bert_jax.inspection.scan import Scan
 from bert_jax.text.accents import Losses
@@ -61,7 +61,7 @@ def words(scan: Scan, pieces: Pieces, found: Fertility) -> Check:
 
 def gain(new: Fertility, old: Fertility) -> Check:
     """Check whether the vocabulary makes fewer tokens of the text than the vocabulary of the model to start from."""
-    times, line = compared(new, old)
+    times, line = compare_fertility(new, old)
     return Check(
         "gain_over_init",
         grade(times, 1.0, math.inf),
@@ -199,7 +199,7 @@ def control(hits: Mapping[str, int], text_bytes: int) -> Check:
     count = hits.get(CONTROL, 0)
     rate = 1e6 * ratio(count, text_bytes)
     status: Status = "warn" if rate > _OFTEN_CONTROL else "ok"
-    fix = "they mean nothing: tr -d '\\000-\\010\\013\\016-\\037\\177' < FILE > NEW drops those of ASCII"
+    fix = "they mean nothing: tr -d '\\000-\\010\\013\\016-\\037\\177' < FILE > NEW drops control characters of ASCII"
     return Check(
         CONTROL,
         status,

@@ -20,7 +20,7 @@ from bert_jax.corpora.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.inspection import fit, repeats, shape
 from bert_jax.inspection.check import Check, Status, worst
-from bert_jax.inspection.fertility import decoded, measure
+from bert_jax.inspection.fertility import decoded_sentences, measure_fertility
 from bert_jax.inspection.fixes import Fixes
 from bert_jax.inspection.line_ends import line_ends
 from bert_jax.inspection.markup import markup
@@ -172,11 +172,11 @@ def _check_splits(
     pieces = Pieces.of(tokenizer) if tokenizer else None
     unk_id = tokenizer.unk_id if tokenizer else -1
     train, held = (scan(corpus.split(name), manifest["vocab_size"], unk_id, folder) for name in ("train", "heldout"))
-    lengths = shape.measure(train.split)
+    lengths = shape.measure_lengths(train.split)
     checks = _text_checks(train, tokenizer, pieces, lengths.document_tokens, fixes)
     if tokenizer is not None and pieces is not None:
-        texts = decoded(train.split, tokenizer)
-        found, *others = (measure(one, texts, True) for one in (tokenizer, request.init) if one)
+        texts = decoded_sentences(train.split, tokenizer)
+        found, *others = (measure_fertility(one, texts, True) for one in (tokenizer, request.init) if one)
         if fit.accents(manifest, tokenizer):  # they are lost in the decoded text
             found = dataclasses.replace(found, lossy=1)
         checks[1:1] = [fit.words(train, pieces, found), *(fit.gain(found, other) for other in others), markup(texts)]

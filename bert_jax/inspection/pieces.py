@@ -18,6 +18,7 @@ _Flags = npt.NDArray[np.bool_]  # [V]
 _FINAL = set(".!?…:;。！？；：．।؟።\"'”’»」』)]）】》")  # the ends of sentences, quotations and brackets
 _SENTENCE_ENDS = set(".!?…。！？؟।")
 _NO_TEXT = re.compile(r"\[unused\d+\]|<.*>")  # pieces that stand for no text
+_EAST_ASIAN = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO")  # beginnings of the names of characters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Pieces:
     @functools.cached_property
     def alphabetic(self) -> _Flags:
         """Return which pieces consist of letters, other than ideographs and syllables of East Asian scripts."""
-        return self.where(lambda text: text.isalpha() and _is_letter(text[0]))
+        return self.where(lambda text: text.isalpha() and not unicodedata.name(text[0], "").startswith(_EAST_ASIAN))
 
     @functools.cached_property
     def wordlike(self) -> _Flags:
@@ -66,9 +67,3 @@ class Pieces:
     @functools.cached_property
     def small(self) -> _Flags:
         return self.where(lambda text: text != text.upper() and text == text.lower())
-
-
-@functools.lru_cache(1 << 16)
-def _is_letter(character: str) -> bool:
-    name = unicodedata.name(character, "")
-    return not name.startswith(("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO"))

@@ -32,7 +32,7 @@ class _Lengths:
     document_sentences: Ints  # [N] the number of sentences of each document
 
 
-def measure(split: CorpusSplit) -> _Lengths:
+def measure_lengths(split: CorpusSplit) -> _Lengths:
     long_tokens = 0
     for start in range(0, split.num_sentences, _SENTENCES_AT_ONCE):
         lengths = np.diff(split.sentence_offsets[start : start + _SENTENCES_AT_ONCE + 1])

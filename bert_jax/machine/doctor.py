@@ -35,7 +35,7 @@ NAME = "bert-jax"
 SHOWN = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 _ACCELERATORS = ("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin")
 _LITTLE_DISK = 5 * 2**30
-# What each extra of setup.cfg is for. Extras for those who change the package itself are not shown.
+# What each extra of setup.cfg is for. Extras for people who change the package itself are not shown.
 EXTRAS = {
     "tpu": "TPUs, and plans for them",
     "gpu": "NVIDIA GPUs",
@@ -165,7 +165,7 @@ def _unused_hardware(plugins: dict[str, str]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Answer:
-    """What jax answered in another process: of its devices, and of products on the first. "" or {}: nothing.
+    """The answer of jax in another process about its devices, and about products on the first; "" or {}: no answer.
 
     Attributes:
       trouble: the check that says why jax named no devices.
@@ -259,7 +259,7 @@ def _products(answer: _Answer) -> list[Check]:
 
 
 def _compiled(answer: _Answer) -> list[Check]:
-    """Return where compiled programs are kept, and how many there are. Those of a CPU are not kept."""
+    """Return where compiled programs are kept, and how many there are. Programs for a CPU are not kept."""
     if answer.backend in ("", "cpu"):
         return []
     folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(files.cache_directory() / compile_cache.FOLDER)

@@ -41,18 +41,25 @@ class BiLstm(Head):
         """
         x, mask = outputs["sequence"], batch[self.steps]
         for i in range(self.num_layers):
-            x = _BiLstmLayer(self.features or self.config.hidden_size // 2, name=f"layer_{i}")(x, mask)
+            x = BiLstmLayer(self.features or self.config.hidden_size // 2, name=f"layer_{i}")(x, mask)
         return {"sequence": x}
 
 
-class _BiLstmLayer(nn.Module):
+class BiLstmLayer(nn.Module):
     """One layer: a forward and a backward LSTM."""
 
     features: int
 
     @nn.compact
-    def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
-        """Return the hidden states [B, L, 2F] of both directions for x [B, L, D] and attention_mask [B, L] (1 real)."""
-        forward = Lstm(self.features, reverse=False, name="forward")(x, attention_mask)
-        backward = Lstm(self.features, reverse=True, name="backward")(x, attention_mask)
+    def __call__(self, x: jax.Array, attention_mask: jax.Array, sequence_ids: jax.Array | None = None) -> jax.Array:
+        """Return the hidden states [B, L, 2F] of both directions for x [B, L, D] and attention_mask [B, L] (1 real).
+
+        With ``sequence_ids`` [B, L] each sequence of a packed row is read by itself.
+        """
+        begins = ends = None
+        if sequence_ids is not None:
+            changes = sequence_ids[:, 1:] != sequence_ids[:, :-1]
+            begins, ends = (jnp.pad(changes, ((0, 0), sides)) for sides in ((1, 0), (0, 1)))
+        forward, _ = Lstm(self.features, reverse=False, name="forward").run(x, attention_mask, begins=begins)
+        backward, _ = Lstm(self.features, reverse=True, name="backward").run(x, attention_mask, begins=ends)
         return jnp.concatenate([forward, backward], axis=-1)

@@ -16,7 +16,7 @@ class Encoding(NamedTuple):
       hidden: [N + 1, B, L, D] the embeddings and the output of each layer, if all hidden states were requested.
       queries: [B, P, D] the vectors of the query stream at ``query_positions`` (``encoders.xlnet``), if the batch has
         them.
-      past: ``past_states`` and ``past_mask`` after the row, if the batch has them (``models.relative``).
+      past: the arrays of ``Encoder.past`` after the row, if the batch has them (``models.relative``).
     """
 
     sequence: jax.Array

@@ -91,8 +91,8 @@ class Objective(base.PretrainingObjective):
         """
         logits = self.generator.apply(variables.params, batch, rng)["mlm_logits"]
         draws = (rng or RowRng.of_content(batch["input_ids"])).site("draws")
-        original = _put(batch, batch["masked_labels"])
-        drawn = _put(batch, draw(logits, draws))
+        original = put_at_masks(batch["input_ids"], batch["masked_labels"], batch)
+        drawn = put_at_masks(batch["input_ids"], draw(logits, draws), batch)
         outputs = super().forward(variables, {**batch, "input_ids": drawn}, rng)
         replaced = (drawn != original).astype(jnp.float32)
         return {**outputs, "mlm_logits": logits, "drawn_ids": drawn, "is_replaced": replaced}
@@ -145,16 +145,16 @@ def draw(logits: jax.Array, rng: RowRng) -> jax.Array:
     return jnp.argmax(jax.lax.stop_gradient(logits) + noise, axis=-1).astype(jnp.int32)
 
 
-def _put(batch: Batch, tokens: jax.Array) -> jax.Array:
-    """Return ``input_ids`` [B, L] with ``tokens`` [B, P] at the masked positions."""
-    ids, (length, count) = batch["input_ids"], (batch["input_ids"].shape[1], tokens.shape[1])
+def put_at_masks(row: jax.Array, values: jax.Array, batch: Batch) -> jax.Array:
+    """Return ``row`` [B, L] with ``values`` [B, P] at the masked positions."""
+    length, count = row.shape[1], values.shape[1]
     # A place outside of the row is no place.
     places = jnp.where(batch["masked_weights"] > 0, batch["masked_positions"], length + jnp.arange(count))
 
     def put(row: jax.Array, at: jax.Array, new: jax.Array) -> jax.Array:
         return row.at[at].set(new, mode="drop", unique_indices=True)
 
-    return jax.vmap(put)(ids, places, tokens.astype(ids.dtype))
+    return jax.vmap(put)(row, places, values.astype(row.dtype))
 
 
 def _read(outputs: Outputs, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -58,20 +58,16 @@ _SCHEDULE = Category("training.schedules", ("Schedule",))
 # Their fields are keys of a recipe.
 _KEYED = frozenset({"Config", "Arrangement", "Source", "Annotator", "Reader", "Optimizer", "Schedule"})
 
+_OF_OBJECTIVES = {"name": _OBJECTIVE, "arrangement": _ARRANGEMENT, "masking.strategy": _STRATEGY}
+OBJECTIVES = (
+    "objective",
+    "objective.members.*",
+    "phases.*.objective",
+    "phases.*.objective.members.*",
+)  # groups of keys
 # Every key of a recipe that names a component (* is any key, or any place of a tuple) -> the component's category.
 KEYS = {
-    "objective.name": _OBJECTIVE,
-    "objective.arrangement": _ARRANGEMENT,
-    "objective.masking.strategy": _STRATEGY,
-    "objective.members.*.name": _OBJECTIVE,
-    "objective.members.*.arrangement": _ARRANGEMENT,
-    "objective.members.*.masking.strategy": _STRATEGY,
-    "phases.*.objective.name": _OBJECTIVE,
-    "phases.*.objective.members.*.name": _OBJECTIVE,
-    "phases.*.objective.members.*.arrangement": _ARRANGEMENT,
-    "phases.*.objective.members.*.masking.strategy": _STRATEGY,
-    "phases.*.objective.arrangement": _ARRANGEMENT,
-    "phases.*.objective.masking.strategy": _STRATEGY,
+    **{f"{group}.{key}": category for group in OBJECTIVES for key, category in _OF_OBJECTIVES.items()},
     "phases.*.masking.strategy": _STRATEGY,
     "model.encoder": _ENCODER,
     "model.attention_kernel": _KERNEL,
@@ -118,7 +114,11 @@ def find(package: str, name: str, having: str | None = None, where: str = "") ->
     if not isinstance(name, str) or name not in known:
         what = having.lower() if having and having[0].isupper() else package.rpartition(".")[2].replace("ies", "y")
         if isinstance(name, str) and is_own(name):
-            raise UserError(f"the {what} is {_not_asked_for(name)}")
+            raise UserError(
+                f"the {what} is code of a user's own, {name}, which does not run by itself: read its copy, "
+                f"{copy_of(name)} in the workdir, then add --trust_code (in Python: trust_code=True); if the copy is "
+                "gone or changed, name the file itself on the command line"
+            )
         if is_path(name):
             raise UserError(f"the {what} {name!r} is a file; name it in a Python recipe or on the command line")
         hint = "; a file of your own is named by its path, such as ./toy.py" if package in _PACKAGES else ""
@@ -229,7 +229,7 @@ def display_name(name: str) -> str:
 
 
 def own_modules() -> list[ModuleType]:
-    """Return the loaded modules that another process cannot import, and that must be sent with objects of theirs."""
+    """Return the loaded modules that another process cannot import: they must be sent along with their objects."""
     return [sys.modules[module] for module in _names if module.startswith(_PREFIX)]
 
 
@@ -262,15 +262,6 @@ def what_changed(differences: list[str], workdir: str) -> str:
 
 
 _PREFIX = "bert_jax_own_code."
-
-
-def _not_asked_for(name: str) -> str:
-    """Return the text of an error about recorded code that nobody has asked for."""
-    return (
-        f"code of a user's own, {name}, which does not run by itself: read its copy, {copy_of(name)} in the workdir, "
-        "then add --trust_code (in Python: trust_code=True); if the copy is gone or changed, name the file itself on "
-        "the command line"
-    )
 
 
 def _load(code: OwnCode) -> ModuleType:

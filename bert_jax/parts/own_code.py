@@ -1,4 +1,4 @@
-"""Reads users' own components, decides whether they may run, and keeps a copy of them in the workdir.
+"""Reads users' own components, decides whether they may run, and keeps a copy of each in the workdir.
 
 A component's file runs if the user asks for it: by its path (or the name of an installed entry point) in a Python
 recipe or on the command line, or by ``--trust_code``. A ``.json`` recipe, ``run.json`` or a checkpoint only names code.
@@ -24,21 +24,14 @@ from bert_jax.parts.catalogue import Category, OwnCode
 from bert_jax.storage import files, reading
 
 # Key that names a part -> (the group with the part's own keys, the dataclass in its file that has them as fields).
+_WITH_CONFIG = (*catalogue.OBJECTIVES, "task", "tasks.*.task", "training.evaluations.*")
 OWN_KEYS = {
-    "objective.name": ("objective", "Config"),
-    "objective.members.*.name": ("objective.members.*", "Config"),
-    "phases.*.objective.name": ("phases.*.objective", "Config"),
-    "phases.*.objective.members.*.name": ("phases.*.objective.members.*", "Config"),
+    **{f"{group}.name": (group, "Config") for group in _WITH_CONFIG},
+    **{f"{group}.name": (group, "Schedule") for group in ("schedule", "phases.*.schedule")},
+    **{f"{group}.format": (f"{group}.options", "Reader") for group in ("data", "tasks.*.data")},
     "objective.masking.strategy": ("objective.masking.options", "Config"),
     "objective.arrangement": ("objective.arrangement_options", "Arrangement"),
-    "task.name": ("task", "Config"),
-    "data.format": ("data.options", "Reader"),
-    "tasks.*.task.name": ("tasks.*.task", "Config"),
-    "tasks.*.data.format": ("tasks.*.data.options", "Reader"),
-    "training.evaluations.*.name": ("training.evaluations.*", "Config"),
     "optimizer.name": ("optimizer", "Optimizer"),
-    "schedule.name": ("schedule", "Schedule"),
-    "phases.*.schedule.name": ("phases.*.schedule", "Schedule"),
 }
 FILE = "file"  # key of the metadata of a field that names a file, whose content counts in the identity of a run
 
@@ -48,8 +41,8 @@ def recorded_names(
 ) -> dict[str, str]:
     """Return the recorded names of the users' own components that a recipe names by a path or an entry point.
 
-    They are returned by key, such as ``objective.name``. Nothing is run yet, but from now on it may be, in this
-    process.
+    They are returned by key, such as ``objective.name``. No component is run yet; from now on this process may run
+    them.
 
     Args:
       folder: the recipe's folder, to which the paths in it are relative.
@@ -68,7 +61,10 @@ def recorded_names(
         if code is None:
             continue
         if not (asked or by_user or catalogue.find_trusted(code.name)):
-            value = name if code.module else _shortest(code.path)
+            remote = code.module or files.is_remote(code.path)
+            value = (
+                name if code.module else code.path if remote else min(code.path, os.path.relpath(code.path), key=len)
+            )
             raise UserError(
                 f"config.{key} is code of a user's own, {name}, which a .json recipe only names: read it, then add "
                 f"--config.{key}={value} or --trust_code (in Python: trust_code=True)"
@@ -87,7 +83,7 @@ def _component_keys(config: Mapping[str, Any]) -> Iterator[tuple[str, Category, 
 
 
 def _matches(tree: Any, pattern: list[str], where: str = "") -> Iterator[tuple[str, Any]]:
-    if not pattern:
+    if not pattern or (pattern == ["*"] and isinstance(tree, str)):  # a string stands for a tuple of one string
         yield where[1:], tree
     elif isinstance(tree, Mapping | ConfigDict):
         for key in tree if pattern[0] == "*" else [pattern[0]]:
@@ -158,8 +154,8 @@ def at(tree: Any, key: str) -> Any:
 def with_contents(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return the ``tree`` of a recipe in which files that parts read are named by their content.
 
-    These are the files that fields with the metadata ``FILE`` name: ``words.txt`` becomes ``words.txt@`` and 16 hex
-    digits of its sha256.
+    Fields with the metadata ``FILE`` name such files: ``words.txt`` becomes ``words.txt@`` and 16 hex digits of its
+    sha256.
     """
     named = {name: dict(value) if isinstance(value, Mapping) else value for name, value in tree.items()}
     keys = [(*one, pattern) for pattern in OWN_KEYS for one in _matches(named, pattern.split("."))]
@@ -205,10 +201,6 @@ def typed_name(category: Category, name: str | None, flag: str) -> str | None:
     return code.name
 
 
-def _shortest(path: str) -> str:
-    return path if files.is_remote(path) else min(path, os.path.relpath(path), key=len)
-
-
 # ---- The copies in a workdir -----------------------------------------------------------------------------------------
 
 
@@ -216,7 +208,7 @@ def keep_copies(workdir: str, *recorded: Any) -> None:
     """Write a copy into ``workdir`` of each own file that the recorded trees name and that this process may run."""
     for name in sorted({name for tree in recorded for name in catalogue.names_in(tree)}):
         code, place = catalogue.find_trusted(name), files.as_path(workdir) / catalogue.copy_of(name)
-        if code is not None and not reading.holds(place, code.source):
+        if code is not None and not reading.has_content(place, code.source):
             files.write_bytes(place, code.source)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.planning.chips import HOP_SECONDS, Chip
-from bert_jax.planning.hlo import Instruction, numbers
+from bert_jax.planning.hlo import Instruction, whole_numbers
 
 _STEP = "async_collective_fusion"  # prefix of a TPU's fusions that compute while a collective, started before, goes on
 _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
@@ -22,8 +22,8 @@ class Collective:
     """A collective operation, or all operations of one kind over the same mesh axes in a step.
 
     Attributes:
-      axes: the names of the mesh axes along which the members of a group differ; ("?",) if the groups do not follow
-        axes.
+      axes: the names of the mesh axes along which the members of a group differ. If a group has only some of the
+        devices along these axes, the first name begins with "part of", as in ("part of data",).
       count: the number of operations.
       bytes: the size of the whole arrays. For an all-gather it is the result on a device, for an all-to-all the arrays
         of all devices together, for other kinds the operand on a device.
@@ -68,12 +68,16 @@ class Fabric:
         return cls(names, shape, chip, places, extent)
 
     def axes(self, group: list[int], whole: bool = True) -> tuple[str, ...]:
-        """Return the axes along which a group's members differ; ("?",) if a ``whole`` group lacks some members."""
+        """Return the axes along which a group's members differ (``Collective.axes``).
+
+        ``whole``: whether a group that has only some of the devices along these axes is called "part of" them.
+        """
         where = np.stack(np.unravel_index(group, self.shape), axis=-1)  # [members, axes]
         varies = (where != where[:1]).any(axis=0)
+        names = [name for name, v in zip(self.names, varies, strict=True) if v]
         if whole and math.prod(n for n, v in zip(self.shape, varies, strict=True) if v) != len(group):
-            return ("?",)
-        return tuple(name for name, v in zip(self.names, varies, strict=True) if v)
+            names[0] = f"part of {names[0]}"
+        return tuple(names)
 
     def rates(self, group: list[int]) -> tuple[float, int]:
         """Return (bytes per second that reach one member from the others, number of hops to the farthest member).
@@ -107,7 +111,7 @@ class Fabric:
         return all(n % self.chip.torus == 0 for n in axes)
 
 
-def within(instruction: Instruction) -> list[Instruction]:
+def collectives_in(instruction: Instruction) -> list[Instruction]:
     """Return the collectives that an instruction consists of: itself, or the collectives in its fusion or start.
 
     If an instruction only continues a collective that another instruction started, the list is empty.
@@ -117,7 +121,7 @@ def within(instruction: Instruction) -> list[Instruction]:
     called = instruction.called if instruction.opcode in ("fusion", "async-start") else None
     if called is None or called.name.startswith(_STEP):
         return []
-    return [collective for inner in called.instructions for collective in within(inner)]
+    return [collective for inner in called.instructions for collective in collectives_in(inner)]
 
 
 def start_of(instruction: Instruction) -> Instruction:
@@ -173,11 +177,11 @@ def members(instruction: Instruction, devices: int) -> list[int]:
     """
     text = instruction.attribute("source_target_pairs") or instruction.attribute("replica_groups")
     if text.startswith("["):
-        return [int(n) for n in _iota(text)[: numbers(text[: text.index("]")])[-1]]]
+        return [int(n) for n in _iota(text)[: whole_numbers(text[: text.index("]")])[-1]]]
     if text.startswith("mesh["):
         return _of_mesh(instruction.attributes)
     group = re.search(r"\{([\d,\s]+)\}", text)
-    return numbers(group[1]) if group else list(range(devices))
+    return whole_numbers(group[1]) if group else list(range(devices))
 
 
 def _of_mesh(attributes: str) -> list[int]:
@@ -195,13 +199,13 @@ def _iota(text: str) -> np.ndarray:
 
     The array counts 0, 1, ..., is reshaped to the shape after ``<=``, and is transposed by ``T``.
     """
-    shape = numbers(re.search(r"<=\[([\d,]+)\]", text)[1])  # type: ignore[index]
+    shape = whole_numbers(re.search(r"<=\[([\d,]+)\]", text)[1])  # type: ignore[index]
     order = re.search(r"T\(([\d,]+)\)", text)
     counted = np.arange(math.prod(shape)).reshape(shape)
-    return (counted.transpose(numbers(order[1])) if order else counted).reshape(-1)
+    return (counted.transpose(whole_numbers(order[1])) if order else counted).reshape(-1)
 
 
-def table(collectives: Iterable[tuple[Collective, float]]) -> list[Collective]:
+def total_collectives(collectives: Iterable[tuple[Collective, float]]) -> list[Collective]:
     """Return the totals by kind and mesh axes, the largest first.
 
     ``collectives`` pairs each collective with the number of times it runs in a step. Groups of one device, which differ

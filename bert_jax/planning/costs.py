@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.planning.hlo import Array, Computation, Instruction, numbers
+from bert_jax.planning.hlo import Array, Computation, Instruction, whole_numbers
 
 _FREE = """parameter constant get-tuple-element tuple bitcast after-all partition-id replica-id domain opt-barrier
 copy-done slice-done async-done iota"""
@@ -65,7 +65,7 @@ class Cost(NamedTuple):
         return Cost(*(mine + times * others for mine, others in zip(self, other, strict=True)))
 
 
-def cost(instruction: Instruction) -> Cost:
+def cost_of(instruction: Instruction) -> Cost:
     """Return the cost of an instruction that is neither a loop nor a collective.
 
     For a fusion, all work inside it counts, but only the memory traffic of its inputs and outputs.
@@ -112,10 +112,10 @@ def _kernel(instruction: Instruction) -> Cost:
         return Cost()
     first = instruction.operands[0]
     if contracted := _CONTRACTED.search(text):
-        depth = math.prod(first.arrays[0].dims[d] for d in numbers(contracted[1]))
+        depth = math.prod(first.arrays[0].dims[d] for d in whole_numbers(contracted[1]))
         return _products(first, 2.0 * instruction.arrays[0].size * depth)
     if shape := _SCORES.search(text):
-        scores, products = float(math.prod(numbers(shape[1]))), 5 if "Backward" in text else 2
+        scores, products = float(math.prod(whole_numbers(shape[1]))), 5 if "Backward" in text else 2
         return _products(first, 2.0 * products * scores * first.arrays[0].dims[-1], scores)
     return Cost()
 
@@ -133,7 +133,7 @@ def _splash(instruction: Instruction) -> Cost:
 
 
 def _dot(instruction: Instruction) -> float:
-    contracted = numbers(instruction.attribute("lhs_contracting_dims"))
+    contracted = whole_numbers(instruction.attribute("lhs_contracting_dims"))
     left = instruction.operands[0].arrays[0]
     return 2.0 * instruction.arrays[0].size * math.prod(left.dims[d] for d in contracted)
 
@@ -213,7 +213,7 @@ def _copied_bytes(instruction: Instruction) -> int:
 def _read_bytes(parameter: Instruction, whole: int) -> int:
     """Return the bytes that a fusion reads of a parameter with ``whole`` bytes.
 
-    If the fusion, or one within it, only cuts parts out of the parameter, only those parts count.
+    If the fusion, or a fusion within it, only cuts parts out of the parameter, only these parts count.
     """
     read, uses = 0, _uses(parameter)
     for user, source in uses:

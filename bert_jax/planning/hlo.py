@@ -108,7 +108,7 @@ class Computation:
         return tuple(sorted(found, key=lambda i: int(i.text or 0)))
 
 
-def numbers(text: str) -> list[int]:
+def whole_numbers(text: str) -> list[int]:
     """Return the whole numbers in a text, in order."""
     return [int(number) for number in _NUMBER.findall(text)]
 

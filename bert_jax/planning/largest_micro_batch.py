@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from bert_jax.planning.compile import compile_phase
-from bert_jax.planning.plan import Change, Machine, PhasePlan, Plan, Recipe, but
+from bert_jax.planning.plan import Change, Machine, PhasePlan, Plan, Recipe, without_length
 from bert_jax.program import Note
 from bert_jax.reporting.progress import ProgressLine
 from bert_jax.rows.phases import Phase
@@ -67,7 +67,7 @@ def largest_micro_batches(recipe: Recipe, machine: Machine, plan: Plan, note: No
 
 def _but_size(one: PhasePlan) -> tuple[Phase, bool]:
     """Return the facts, besides the size of its micro-batches, that decide the memory of a step."""
-    return but(one.phase, batch_size=1, micro_batches=None), one.micro_batches > 1
+    return without_length(one.phase, batch_size=1, micro_batches=None), one.micro_batches > 1
 
 
 def _rows(one: PhasePlan, devices: int) -> int:

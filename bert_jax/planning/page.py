@@ -34,7 +34,7 @@ def as_lines(plan: Plan) -> list[str]:
     ]
     for phase in plan.phases:
         lines += ["", *_phase(phase, plan)]
-    return [*lines, "", *_whole(plan), *(f"note: {note}" for note in plan.notes)]
+    return [*lines, "", *_verdict(plan), *(f"note: {note}" for note in plan.notes)]
 
 
 def _meaning(plan: Plan) -> tuple[str, str, str]:
@@ -111,7 +111,7 @@ def _cost(plan: Plan) -> str:
     return f"{least} {duration(plan.training_seconds)}, {least} {plan.chip_hours:,.1f} chip-hours{money}"
 
 
-def _whole(plan: Plan) -> list[str]:
+def _verdict(plan: Plan) -> list[str]:
     if plan.training_seconds is None:
         return ["verdict: does not fit"]
     return [

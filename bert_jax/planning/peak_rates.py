@@ -1,4 +1,4 @@
-"""The peak rates of a device that is present, from the table in ``chips`` or measured; MFU is a share of them.
+"""The peak rates of a device that is present, from the table in ``chips`` or measured; MFU is a share of a peak rate.
 
 ``topologies.chip`` gives the rates of a machine that is planned, from the same table.
 """

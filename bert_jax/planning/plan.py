@@ -178,7 +178,7 @@ class Plan:
         return None if price is None or self.chip_hours is None else price * self.chip_hours
 
 
-def but(phase: Phase, **others: Any) -> Phase:
+def without_length(phase: Phase, **others: Any) -> Phase:
     """Return ``phase`` without its length, name and rates, which decide neither the memory nor the time of a step.
 
     ``others``: more fields to replace.
@@ -222,7 +222,7 @@ class Attempt:
         experiment, phases, machine = self._experiment, self._experiment.phases.phases, self._machine
         decay = experiment.own_schedules.get(phase.kind, experiment.schedule).layer_decay
         spec = self._task.batch_specs[dearest_kind(self._task, phase)]
-        key = (but(phase, micro_batches=None), experiment.micro_batches(phase), decay, spec)
+        key = (without_length(phase, micro_batches=None), experiment.micro_batches(phase), decay, spec)
         for other, step in self._steps:
             if other == key:
                 return step
@@ -257,7 +257,9 @@ class Attempt:
         )
 
 
-def make(recipe: Recipe, machine: Machine, price_per_chip_hour: float | None = None, note: Note | None = None) -> Plan:
+def make_plan(
+    recipe: Recipe, machine: Machine, price_per_chip_hour: float | None = None, note: Note | None = None
+) -> Plan:
     """Return the plan of a recipe on a machine; compiles every phase, and says with ``note`` how long that takes.
 
     Raises:

@@ -7,8 +7,15 @@ import dataclasses
 import re
 
 from bert_jax.planning.chips import Chip
-from bert_jax.planning.collectives import Collective, Fabric, collective_of, start_of, table, within
-from bert_jax.planning.costs import ASYNC_COPIES, Cost, cost
+from bert_jax.planning.collectives import (
+    Collective,
+    Fabric,
+    collective_of,
+    collectives_in,
+    start_of,
+    total_collectives,
+)
+from bert_jax.planning.costs import ASYNC_COPIES, Cost, cost_of
 from bert_jax.planning.hlo import Computation, Instruction
 
 
@@ -48,7 +55,7 @@ def predict(program: Computation, on: Fabric) -> Prediction:
         work.products,
         work.elementwise,
         work.bytes,
-        tuple(table(step.collectives)),
+        tuple(total_collectives(step.collectives)),
     )
 
 
@@ -112,9 +119,9 @@ class _Step:
                 self._run(instruction, times)
 
     def _run(self, instruction: Instruction, times: float) -> None:
-        sent = [collective_of(inner, self.on) for inner in within(instruction)]
+        sent = [collective_of(inner, self.on) for inner in collectives_in(instruction)]
         if not sent or instruction.opcode == "fusion":
-            work = cost(instruction)
+            work = cost_of(instruction)
             self.work = self.work.plus(work, times)
             limits = seconds_of(work, self.on.chip)
             if instruction.opcode in ASYNC_COPIES:

@@ -177,7 +177,7 @@ def _gpu(topology: Topology) -> list[Any]:
         raise UserError(f"{topology.name}: several hosts have {_GPUS_OF_A_HOST} GPUs each; give a multiple of that")
     if topology.kind not in TARGETS:
         raise UserError(
-            f"{topology.name}: of GPUs, {', '.join(TARGETS)} are known to the compiler; plan for one of them"
+            f"{topology.name}: the compiler knows the GPUs {', '.join(TARGETS)} alone; plan for one of them"
         )
     if not has_gpu_compiler():
         raise UserError(

@@ -124,7 +124,7 @@ class Frame:
         return _BASE - (value - low) / (high - low or 1.0) * (_BASE - _TOP)
 
 
-def svg(chart: Chart) -> str:
+def chart_svg(chart: Chart) -> str:
     """Return the chart as one ``<svg>``; "" if there is nothing to draw."""
     frame = _frame(chart)
     if frame is None:
@@ -134,7 +134,7 @@ def svg(chart: Chart) -> str:
     return f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{label}">\n{lines}\n</svg>'
 
 
-def still(chart: Chart) -> str:
+def still_chart(chart: Chart) -> str:
     """Return the elements of ``svg`` that do not react to the pointer; "" if there is nothing to draw."""
     frame = _frame(chart)
     return "" if frame is None else "\n".join(_still(chart, frame))

@@ -10,9 +10,17 @@ from typing import Any
 
 from bert_jax.reporting import run_log
 from bert_jax.reporting.chart_style import of_notebook
-from bert_jax.reporting.charts import HEIGHT, LEFT, RIGHT_EDGE, WIDTH, Chart, Series, still
+from bert_jax.reporting.charts import HEIGHT, LEFT, RIGHT_EDGE, WIDTH, Chart, Series, still_chart
 from bert_jax.reporting.loggers.base import Record
-from bert_jax.reporting.measures import EXACT, digits, drawn_metrics, known_baselines, title, titles_in, with_shares
+from bert_jax.reporting.measures import (
+    EXACT,
+    decimals_of,
+    drawn_metrics,
+    known_baselines,
+    metric_title,
+    titles_in,
+    with_shares,
+)
 from bert_jax.storage import files, reading
 
 _SPLITS = {"train": "train", "eval": "held-out"}
@@ -44,7 +52,7 @@ def charts_of(
         )
         lines = tuple(known_baselines(metric, baselines))
         noisy = metric not in EXACT
-        charts[metric] = Chart(title(metric, titles), series, lines, marks, digits(metric, titles), noisy)
+        charts[metric] = Chart(metric_title(metric, titles), series, lines, marks, decimals_of(metric, titles), noisy)
     return charts
 
 
@@ -70,7 +78,7 @@ class Curves:
         panels = []
         for i, chart in enumerate(shown):
             at = f"{i % _COLUMNS * across:g} {i // _COLUMNS * down:g}"
-            drawn = f'<g transform="translate(0 {_TITLE_HEIGHT:g})">\n{still(chart)}\n</g>'
+            drawn = f'<g transform="translate(0 {_TITLE_HEIGHT:g})">\n{still_chart(chart)}\n</g>'
             panels.append(f'<g transform="translate({at})">{_heading(chart)}\n{drawn}</g>')
         width, height = min(_COLUMNS, len(shown)) * across, math.ceil(len(shown) / _COLUMNS) * down
         size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'

@@ -82,7 +82,7 @@ class Figure:
 
     @property
     def lines(self) -> tuple[tuple[str, float], ...]:
-        """The baselines that are drawn: a baseline that is far off would flatten all else."""
+        """The baselines that are drawn: a baseline that is far off would flatten the values."""
         low, high = self.reach
         far = _FAR * (high - low) or abs(high) or 1.0
         return tuple((name, value) for name, value in self.baselines.items() if low - far <= value <= high + far)

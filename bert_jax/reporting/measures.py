@@ -32,7 +32,7 @@ _NOT_DRAWN = (
     "step_seconds",  # the report has its percentiles, and draws tokens_per_second
 )
 # Metric -> its baselines, which need no learning: (key in baselines.json, name in a chart). N-gram models and this
-# package's tasks give them; ``_baselines`` adds those of any other term or score.
+# package's tasks give them; ``_baselines`` adds the baselines of any other term or score.
 BASELINES = {
     "replaced_loss": (("replaced_entropy", "entropy of the replaced share"),),
     "replaced_precision": (("replaced_rate", "replaced share"),),
@@ -69,7 +69,7 @@ def titles_in(run: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(of) for name, of in (own if isinstance(own, Mapping) else {}).items()} | TITLES
 
 
-def title(metric: str, titles: Mapping[str, str] = TITLES) -> str:
+def metric_title(metric: str, titles: Mapping[str, str] = TITLES) -> str:
     """Return the title of a metric; ``titles``: the titles of the run's metrics (``titles_in``).
 
     A name such as ``f1/dev_matched`` means F1 on the held-out split ``dev_matched``.
@@ -92,15 +92,15 @@ def in_order(metrics: Mapping[str, Any], titles: Mapping[str, str]) -> dict[str,
     return dict(sorted(metrics.items(), key=lambda one: place.get(_known(one[0], titles)[0], len(place))))
 
 
-def digits(metric: str, titles: Mapping[str, str] = TITLES) -> int:
+def decimals_of(metric: str, titles: Mapping[str, str] = TITLES) -> int:
     """Return the number of decimals with which a metric is shown."""
     name, _ = _known(metric, titles)
     return _DIGITS.get(name, 2 if titles.get(name, "").endswith("%") else 3)
 
 
-def cell(value: Any, metric: str, titles: Mapping[str, str] = TITLES) -> str:
+def cell_text(value: Any, metric: str, titles: Mapping[str, str] = TITLES) -> str:
     """Return a value of a metric as the text of a table cell."""
-    return figure(value, digits(metric, titles)) if is_number(value) else MISSING if value is None else str(value)
+    return figure(value, decimals_of(metric, titles)) if is_number(value) else MISSING if value is None else str(value)
 
 
 def drawn_metrics(records: Iterable[Record], titles: Mapping[str, str] = TITLES) -> list[str]:
@@ -173,7 +173,7 @@ def in_a_line(metrics: Mapping[str, Any]) -> str:
     return ", ".join(f"{text} ({inside})" if name == first else text for name, text in texts.items())
 
 
-def headline(record: Record, tuned: bool, main: str | None, titles: Mapping[str, str]) -> list[str]:
+def headline_metrics(record: Record, tuned: bool, main: str | None, titles: Mapping[str, str]) -> list[str]:
     """Return the metrics of a record that lead the report of a run, which is fine-tuned if ``tuned``.
 
     In pretraining they are the loss of the first term, and the accuracy, precision and recall of all terms; in
@@ -228,7 +228,7 @@ def to_beat(metric: str, baselines: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {figure(value)}" for name, value in known_baselines(metric, baselines))
 
 
-def compare(
+def compare_score(
     metric: str, value: float, baselines: Mapping[str, Any], errors: Mapping[str, float] | None = None
 ) -> tuple[str, str]:
     """Return text that compares a value with its strongest baseline, and a colour: good if the value is better.
@@ -302,7 +302,7 @@ def _since(metric: str, value: float, before: Any) -> str:
     return f" ({before:.3f} at step 0{'' if helped else ': training did not help'})"
 
 
-def meanings(metrics: Iterable[str], baselines: Mapping[str, Any]) -> str:
+def meanings_line(metrics: Iterable[str], baselines: Mapping[str, Any]) -> str:
     """Return a line that says what each known baseline of the metrics does; "" if none is known."""
     names = dict.fromkeys(name for metric in metrics for name, _ in known_baselines(metric, baselines))
     return f"Compared with: {', '.join(f'{name} ({MEANINGS[name]})' for name in names)}." if names else ""

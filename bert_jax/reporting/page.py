@@ -144,7 +144,7 @@ def page(title: str, body: str, style: str = STYLE) -> str:
 """
 
 
-def section(title: str, body: str) -> str:
+def page_section(title: str, body: str) -> str:
     """Return a section of the page with a heading; "" if ``body`` is empty."""
     return f"<section>\n<h2>{escape(title)}</h2>\n{body}\n</section>" if body else ""
 
@@ -190,6 +190,6 @@ def chart_card(title: str, keys: Sequence[tuple[str, str]], drawing: str, below:
     )
 
 
-def fold(title: str, body: str) -> str:
+def collapsed(title: str, body: str) -> str:
     """Return a section of the page that is collapsed until the user clicks its title."""
     return f'<details class="card"><summary>{escape(title)}</summary>\n{body}\n</details>'

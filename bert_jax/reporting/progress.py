@@ -37,7 +37,9 @@ class ProgressLine:
         order: Sequence[str] = (),
     ):
         """``order``: metrics in their order in the line; other metrics come after them."""
-        self.total_steps, self._stream, self._step = total_steps, stream or _own_stream(), 0
+        # A notebook shows standard error as a failure.
+        usual = sys.stdout if _is_notebook(sys.stderr) else sys.stderr
+        self.total_steps, self._stream, self._step = total_steps, stream or usual, 0
         self._order = list(order)
         self._work: Callable[[int], float] = float
         self._clock, self._notebook = clock, _is_notebook(self._stream)
@@ -217,11 +219,6 @@ def progress_notes(
             note(f"{done:,} of {rows:,} {what}")
 
     return show
-
-
-def _own_stream() -> TextIO:
-    """Return standard error; in a notebook, which shows standard error as a failure, return standard output."""
-    return sys.stdout if _is_notebook(sys.stderr) else sys.stderr
 
 
 def _is_notebook(stream: TextIO) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -13,29 +14,29 @@ from bert_jax.errors import UserError
 from bert_jax.metric_names import has_goal, lower_is_better
 from bert_jax.program import MISSING, duration
 from bert_jax.reporting import run_log, status
-from bert_jax.reporting.charts import svg
+from bert_jax.reporting.charts import chart_svg
 from bert_jax.reporting.curves import charts_of
 from bert_jax.reporting.formats import count, figure, in_words, is_number, phase_label
 from bert_jax.reporting.loggers.base import Record, flatten, metrics_of
 from bert_jax.reporting.measures import (
-    cell,
-    compare,
-    digits,
-    headline,
+    cell_text,
+    compare_score,
+    decimals_of,
+    headline_metrics,
     heldout_errors,
     in_order,
-    meanings,
-    title,
+    meanings_line,
+    metric_title,
     titles_in,
     to_beat,
     with_error,
     with_shares,
 )
-from bert_jax.reporting.page import chart_card, fold, page, section, table
+from bert_jax.reporting.page import chart_card, collapsed, page, page_section, table
 from bert_jax.reporting.profiled_steps import TIMES
-from bert_jax.reporting.report_errors import errors
-from bert_jax.reporting.report_speed import goodput, kernels, paces, step_times, untimed
-from bert_jax.reporting.summary import heading, is_tuned, mapping, phases_of, sentence
+from bert_jax.reporting.report_errors import error_sections
+from bert_jax.reporting.report_speed import goodput_card, kernel_times, paces, step_times, untimed_phases
+from bert_jax.reporting.summary import as_mapping, is_tuned, opening_sentences, phases_of, report_title
 from bert_jax.storage import files, reading
 
 FILE = "report.html"
@@ -60,42 +61,48 @@ def write_report(workdir: str | os.PathLike[str], state: Mapping[str, Any] | Non
     folder, records = files.as_path(workdir), run_log.records_of(workdir)
     run = _read(folder / "run.json", {})
     if state is None:
-        state = _status(workdir)
-    baselines = _read(folder / "baselines.json", {})
-    examples = _read(folder / "examples.json", [])
-    details = _sound_details(_read(folder / DETAILS, {}))
-    tuned = is_tuned(run)
+        state = {}
+        with contextlib.suppress(UserError):
+            state = status.read(workdir)
+    baselines, examples = _read(folder / "baselines.json", {}), _read(folder / "examples.json", [])
+    details, tuned = _read(folder / DETAILS, {}), is_tuned(run)
+    # Without entries of a wrong type: another version or a person may have written the file.
+    details["splits"] = {k: of for k, of in as_mapping(details.get("splits")).items() if isinstance(of, Mapping)}
     evaluations = [record for record in records if record["split"] == "eval"]
     best = details.get("best_step") if tuned else _selected(run, evaluations)
     shown, titles = next((r for r in evaluations if r["step"] == best), (evaluations or records)[-1]), titles_in(run)
     baselines = with_shares(baselines, shown)
-    leading = {name: shown[name] for name in headline(shown, tuned, details.get("metric"), titles)}
+    leading = {name: shown[name] for name in headline_metrics(shown, tuned, details.get("metric"), titles)}
     rows = "held-out" if shown["split"] == "eval" else "train"
     spread = _errors_of(details) if tuned else None
     tiles = [
-        (f"{title(n, titles)}, {rows}", with_error(n, figure(x), spread), *compare(n, x, baselines, spread))
+        (
+            f"{metric_title(n, titles)}, {rows}",
+            with_error(n, figure(x), spread),
+            *compare_score(n, x, baselines, spread),
+        )
         for n, x in leading.items()
     ]
     lead = next(((*one, shown["step"]) for one in leading.items() if rows == "held-out"), None)
-    text = sentence(run, records, lead, baselines, spread, titles)
+    text = opening_sentences(run, records, lead, baselines, spread, titles)
     parts = [
         _header(run, state, records, os.fspath(workdir)),
         f'<p class="lead">{escape(text)}</p>' if text else "",
-        _tiles(records, tiles, state, meanings(leading, baselines)),
-        section("Scores", _scores(details, baselines, titles) if tuned else ""),
-        section("Held-out results", _results(evaluations, details if tuned else {}, baselines, titles)),
-        errors(details),
-        section("Curves", _charts(records, run, baselines)),
-        section("Filling in the blanks", _examples([one for one in examples if _is_filled(one)])),
-        section("Going on with a text", _continuations([one for one in examples if _is_continued(one)])),
-        section("How fast it was", step_times(paces(records, run), untimed(records, run))),
-        section("Where the time of a step on the GPU went", kernels(_read(folder / TIMES, {}))),
-        section("Where the time went", goodput(state)),
-        section("What it was made from", _lineage(run)),
+        _tiles(records, tiles, state, meanings_line(leading, baselines)),
+        page_section("Scores", _scores(details, baselines, titles) if tuned else ""),
+        page_section("Held-out results", _results(evaluations, details if tuned else {}, baselines, titles)),
+        error_sections(details),
+        page_section("Curves", _charts(records, run, baselines)),
+        page_section("Filling in the blanks", _examples([one for one in examples if _is_filled(one)])),
+        page_section("Going on with a text", _continuations([one for one in examples if _is_continued(one)])),
+        page_section("How fast it was", step_times(paces(records, run), untimed_phases(records, run))),
+        page_section("Where the time of a step on the GPU went", kernel_times(_read(folder / TIMES, {}))),
+        page_section("Where the time went", goodput_card(state)),
+        page_section("What it was made from", _lineage(run)),
     ]
     body = "\n".join(part for part in parts if part)
     path = folder / FILE
-    files.write_text(path, page(f"{heading(run)} · bert_jax", body))
+    files.write_text(path, page(f"{report_title(run)} · bert_jax", body))
     return os.fspath(path)
 
 
@@ -108,30 +115,15 @@ def _read(path: Any, absent: Any) -> Any:
     return content if isinstance(content, type(absent)) else absent
 
 
-def _sound_details(details: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return ``details.json`` without entries of a wrong type: another version or a person may have written it."""
-    return {
-        **details,
-        "splits": {name: of for name, of in mapping(details.get("splits")).items() if isinstance(of, Mapping)},
-    }
-
-
 def _errors_of(details: Mapping[str, Any]) -> dict[str, float]:
     """Return a dict: metric -> its standard error, from the splits of ``details.json``."""
-    of_splits = {name: mapping(found.get("standard_errors")) for name, found in details["splits"].items()}
+    of_splits = {name: as_mapping(found.get("standard_errors")) for name, found in details["splits"].items()}
     known = {name: {k: x for k, x in of.items() if is_number(x)} for name, of in of_splits.items()}
     return heldout_errors({name: of for name, of in known.items() if of})
 
 
 def _moment(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
-
-
-def _status(workdir: str | os.PathLike[str]) -> Mapping[str, Any]:
-    try:
-        return status.read(workdir)
-    except UserError:
-        return {}
 
 
 # ---- The top: name, state, headline figures ----------------------------------------------------------------------
@@ -150,14 +142,14 @@ def _header(run: Mapping[str, Any], state: Mapping[str, Any], records: list[Reco
         for alarm in state.get("alarms", [])
     )
     return (
-        f'<header>\n<div class="line"><h1>{escape(heading(run))}</h1>{badge}</div>\n'
+        f'<header>\n<div class="line"><h1>{escape(report_title(run))}</h1>{badge}</div>\n'
         f'<p class="soft">{escape(" · ".join(facts))}</p>{error}{alarms}\n</header>'
     )
 
 
 def _selected(run: Mapping[str, Any], evaluations: list[Record]) -> int | None:
     """Return the step whose model a run of pretraining keeps by ``config.selection``; None if it selects none."""
-    metric = str(mapping(mapping(run.get("config")).get("selection")).get("metric") or "")
+    metric = str(as_mapping(as_mapping(run.get("config")).get("selection")).get("metric") or "")
     known = [r for r in evaluations if r["step"] and is_number(r.get(metric))]
     best = (min if lower_is_better(metric) else max)(reversed(known), key=lambda r: r[metric], default=None)
     return best["step"] if best else None
@@ -195,7 +187,7 @@ def _charts(records: list[Record], run: Mapping[str, Any], baselines: Mapping[st
     charts = []
     for chart in charts_of(records, baselines, titles_in(run), tuple(_marks(run))).values():
         keys = [(series.name, f"var(--{series.style})") for series in chart.series]
-        charts.append(chart_card(chart.title, keys, svg(chart)))
+        charts.append(chart_card(chart.title, keys, chart_svg(chart)))
     note = "Against training steps. Thin: as logged; thick: moving average. Point at a curve for its values. "
     note = escape(note + _row_lengths(run))
     drawings = "\n".join(charts)
@@ -217,7 +209,7 @@ def _row_lengths(run: Mapping[str, Any]) -> str:
     lengths = {name: length for name, *_, length in phases}
     if len({*lengths.values()}) < 2:
         return ""
-    evaluated = mapping(mapping(run.get("config")).get("training")).get("eval_phase")
+    evaluated = as_mapping(as_mapping(run.get("config")).get("training")).get("eval_phase")
     heldout = lengths.get(str(evaluated), phases[-1][-1])
     train = ", then ".join(f"{length:,} from step {first:,} ({name})" for name, first, _, length in phases)
     return (
@@ -245,7 +237,7 @@ def _scores(details: Mapping[str, Any], baselines: Mapping[str, Any], titles: Ma
         ordered = sorted(names, key=lambda name: order.index(name) if name in order else len(order))
         rows = [
             [
-                title(name, titles),
+                metric_title(name, titles),
                 *(_scored(found, name.removeprefix(start), name, titles) for found in own.values()),
                 to_beat(name, baselines) or MISSING,
             ]
@@ -260,20 +252,20 @@ def _scores(details: Mapping[str, Any], baselines: Mapping[str, Any], titles: Ma
 
 def _scored(found: Mapping[str, Any], metric: str, name: str, titles: Mapping[str, str]) -> str:
     """Return the value of a split's ``metric``, which an evaluation calls ``name``, with its standard error."""
-    text = cell(found["metrics"].get(metric), name, titles)
-    return with_error(metric, text, mapping(found.get("standard_errors")), digits(name, titles))
+    text = cell_text(found["metrics"].get(metric), name, titles)
+    return with_error(metric, text, as_mapping(found.get("standard_errors")), decimals_of(name, titles))
 
 
 def _scored_labels(splits: Mapping[str, Any]) -> set[str]:
     """Return the metrics of single labels, which stand in a separate table."""
-    return {f"{label}_f1" for found in splits.values() for label in mapping(found.get("per_label"))}
+    return {f"{label}_f1" for found in splits.values() for label in as_mapping(found.get("per_label"))}
 
 
 def _results(
     evaluations: list[Record], details: Mapping[str, Any], baselines: Mapping[str, Any], titles: Mapping[str, str]
 ) -> str:
     """Return a table of the first, the last and the best evaluation, without counts and metrics of single labels."""
-    rows, splits = [], mapping(details.get("splits"))
+    rows, splits = [], as_mapping(details.get("splits"))
     scored = any(found.get("metrics") for found in splits.values())
     shows_last = not (scored and evaluations and details.get("best_step") == evaluations[-1]["step"])
     every = dict.fromkeys(k for r in evaluations for k, v in metrics_of(r).items() if is_number(v))
@@ -283,17 +275,17 @@ def _results(
         known = [record for record in evaluations if is_number(record.get(metric))]
         best = (min if lower_is_better(metric) else max)(known, key=lambda record: record[metric])
         first, last = known[0], known[-1]
-        at_best = f"{cell(best[metric], metric, titles)} at step {best['step']:,}"
+        at_best = f"{cell_text(best[metric], metric, titles)} at step {best['step']:,}"
         if best["step"] == 0:
             at_best = "before training"
-        elif shows_last and cell(best[metric], metric, titles) == cell(last[metric], metric, titles):
+        elif shows_last and cell_text(best[metric], metric, titles) == cell_text(last[metric], metric, titles):
             at_best = "the last"
         if not has_goal(metric):
             at_best = MISSING
         values = {
-            "measure": title(metric, titles),
-            "first": cell(first[metric], metric, titles),
-            **({"last": cell(last[metric], metric, titles)} if shows_last else {}),
+            "measure": metric_title(metric, titles),
+            "first": cell_text(first[metric], metric, titles),
+            **({"last": cell_text(last[metric], metric, titles)} if shows_last else {}),
             "best": at_best,
             **({} if scored else {"to beat": to_beat(metric, baselines) or MISSING}),
         }
@@ -320,9 +312,7 @@ def _examples(examples: list[Any]) -> str:
             for candidates in example["predictions"]  # a list for each [MASK]
             for word, p in candidates
         )
-        known = "answer" in example
-        answer = f'<p class="soft small">in the text: {escape(str(example["answer"]))}</p>' if known else ""
-        cards.append(f'<div class="card"><p>{text}</p>{answer}{"".join(guesses)}</div>')
+        cards.append(f'<div class="card"><p>{text}</p>{_answer(example)}{"".join(guesses)}</div>')
     chosen = any("answer" in example for example in examples)
     note = f'<p class="small soft">{_CHOSEN}</p>' if chosen else ""
     return f'{note}<div class="examples">{"".join(cards)}</div>' if cards else ""
@@ -330,22 +320,22 @@ def _examples(examples: list[Any]) -> str:
 
 def _is_continued(example: Any) -> bool:
     """Return whether ``example`` has the form of an entry of ``runs.filled_examples.continue_examples``."""
-    match example:
-        case {"text": str(), "continuation": str()}:
-            return True
-    return False
+    return all(isinstance(as_mapping(example).get(key), str) for key in ("text", "continuation"))
 
 
 def _continuations(examples: list[Any]) -> str:
     cards = []
     for example in examples:
         text = f"{escape(example['text'])}<mark>{escape(example['continuation'])}</mark>"
-        known = "answer" in example
-        answer = f'<p class="soft small">in the text: {escape(str(example["answer"]))}</p>' if known else ""
-        cards.append(f'<div class="card"><p>{text}</p>{answer}</div>')
+        cards.append(f'<div class="card"><p>{text}</p>{_answer(example)}</div>')
     chosen = any("answer" in example for example in examples)
     note = f'<p class="small soft">{_BEGUN if chosen else _LIKELIEST}</p>'
     return f'{note}<div class="examples">{"".join(cards)}</div>' if cards else ""
+
+
+def _answer(example: Mapping[str, Any]) -> str:
+    known = "answer" in example
+    return f'<p class="soft small">in the text: {escape(str(example["answer"]))}</p>' if known else ""
 
 
 def _lineage(run: Mapping[str, Any]) -> str:
@@ -356,8 +346,8 @@ def _lineage(run: Mapping[str, Any]) -> str:
     """
     # The header shows the rest.
     others = ("facts", "identity", "config", "restarts", "titles", "about", "format", "name", "started", "workdir")
-    facts = {**{name: value for name, value in run.items() if name not in others}, **mapping(run.get("facts"))}
-    facts["init"] = mapping(run.get("identity")).get("init")
+    facts = {**{name: value for name, value in run.items() if name not in others}, **as_mapping(run.get("facts"))}
+    facts["init"] = as_mapping(run.get("identity")).get("init")
     found = flatten(facts)
     shown = {name: _text(value) for name, value in found.items() if value not in (None, "", [], {})}
     rows = [[*row] for row in shown.items()]
@@ -366,7 +356,7 @@ def _lineage(run: Mapping[str, Any]) -> str:
     every = flatten(run.get("config") or {})
     rest = {name: value for name, value in every.items() if name not in found or found[name] != value}
     config = [[name, _text(value)] for name, value in rest.items() if name not in shown]
-    return lineage + (fold("Configuration, the rest", table([], config, keys=True)) if config else "")
+    return lineage + (collapsed("Configuration, the rest", table([], config, keys=True)) if config else "")
 
 
 def _starts(run: Mapping[str, Any]) -> list[tuple[str, list[Any]]]:

@@ -5,36 +5,38 @@ The errors are read from ``details.json``, for any task.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from bert_jax.reporting.formats import figure, is_number
-from bert_jax.reporting.page import fold, section, table
+from bert_jax.reporting.page import collapsed, page_section, table
 
 _FIRST_SHOWN = 6  # so many wrong examples are visible; the others are folded
 _MAX_LABEL_ROWS = 30  # a longer table is folded
+_WRONG_TITLES = {  # by the kind of a split; other kinds are "Wrong, and sure of it"
+    "numbers": "The largest errors",
+    "pairs": "Pairs taken for the least alike",
+    "texts": "Texts unlike their targets",
+}
 _TAG_COLOURS = "abcdefg"
 _MANY_LABELS = 8  # with more labels, column names are written vertically
 NARROW, WIDE = 340, 1090  # pixels of a table in windows of 400 and of 1,280
 _FULLEST = 48  # percent of colour in a cell that has the count of the whole row; text stays readable
 
 
-def errors(details: Mapping[str, Any]) -> str:
+def error_sections(details: Mapping[str, Any]) -> str:
     """Return HTML sections for each split with known answers: confused labels, scores of labels, wrong examples."""
     splits = {name: found for name, found in details["splits"].items() if isinstance(found.get("kind"), str)}
     parts = []
     for name, found in splits.items():
         of_split = f", {name}" if len(splits) > 1 else ""
-        parts.append(section(f"Which labels are mixed up{of_split}", _confusion(found)))
-        parts.append(section(f"Label by label{of_split}", _labels(found)))
-        parts.append(
-            section(
-                f"{_wrong_title(found)}{of_split}", _wrong(found, found.get("labels") or details.get("labels") or [])
-            )
-        )
+        parts.append(page_section(f"Which labels are mixed up{of_split}", _confusion(found)))
+        parts.append(page_section(f"Label by label{of_split}", _labels(found)))
+        wrong = _WRONG_TITLES.get(found["kind"], "Wrong, and sure of it")
+        labels = found.get("labels") or details.get("labels") or []
+        parts.append(page_section(f"{wrong}{of_split}", _wrong(found, labels)))
     return "\n".join(part for part in parts if part)
 
 
@@ -101,27 +103,15 @@ def _labels(found: Mapping[str, Any]) -> str:
     ]
     body = table(["label, the weakest first", "precision", "recall", "F1", "examples"], rows)
     if len(rows) > _MAX_LABEL_ROWS:
-        return fold(f"All {len(rows):,} labels", body)
+        return collapsed(f"All {len(rows):,} labels", body)
     return f'<div class="card">{body}</div>' if rows else ""
-
-
-def _wrong_title(found: Mapping[str, Any]) -> str:
-    titles = {
-        "numbers": "The largest errors",
-        "pairs": "Pairs taken for the least alike",
-        "texts": "Texts unlike their targets",
-    }
-    return titles.get(found["kind"], "Wrong, and sure of it")
 
 
 def _wrong(found: Mapping[str, Any], labels: Sequence[str]) -> str:
     entities = list(dict.fromkeys(_entity(label) for label in labels if label != "O"))
-    card = (
-        functools.partial(_tag_card, entities=entities)
-        if found["kind"] == "tags"
-        else _CARDS.get(found["kind"], _plain_card)
-    )
-    cards = [card(one) for one in found.get("wrong") or []]
+    card = _CARDS.get(found["kind"], _plain_card)
+    own = {"entities": entities} if card is _tag_card else {}
+    cards = [card(one, **own) for one in found.get("wrong") or []]
     total, answered = found.get("num_wrong"), found.get("num_answered", 0)
     note = ""
     if total is not None:
@@ -138,7 +128,7 @@ def _wrong(found: Mapping[str, Any], labels: Sequence[str]) -> str:
     if cards[:_FIRST_SHOWN]:
         body += grid.format("\n".join(cards[:_FIRST_SHOWN]))
     if more := cards[_FIRST_SHOWN:]:
-        body += fold(f"{len(more):,} more", grid.format("\n".join(more)))
+        body += collapsed(f"{len(more):,} more", grid.format("\n".join(more)))
     return body
 
 

@@ -16,7 +16,7 @@ from bert_jax.reporting import status
 from bert_jax.reporting.formats import count, is_number, phase_label, short_time
 from bert_jax.reporting.loggers.base import Record
 from bert_jax.reporting.page import table
-from bert_jax.reporting.summary import mapping, steps_done
+from bert_jax.reporting.summary import as_mapping, steps_done
 
 _PERCENTILES = (50, 90, 99)
 _TOO_SHORT = "Too short to time, without a window of the log after the first (config.training.log_every_steps):"
@@ -25,8 +25,8 @@ MEASURED = (
     "its step time is the mean of its steps, waiting for input included. Evaluations, saves, compilations, the first "
     "window after a start and the first of a phase are left out. MFU: the FLOPs of the model's matrix products (forward"
     " and backward, with padding, without recomputation), divided by the time of the steps and by the peak rate of all "
-    "devices (of the data sheet, or for a device without one that of a product of the model's dtype, bfloat16 or "
-    "float32, measured at the start)."
+    "devices (of the data sheet; for a device without a data sheet, the rate of a product of the model's dtype, "
+    "bfloat16 or float32, measured at the start)."
 )
 
 
@@ -74,7 +74,7 @@ def paces(records: Iterable[Record], run: Mapping[str, Any]) -> list[Pace]:
     ]
 
 
-def untimed(records: Iterable[Record], run: Mapping[str, Any]) -> list[str]:
+def untimed_phases(records: Iterable[Record], run: Mapping[str, Any]) -> list[str]:
     """Return the labels of the phases that have begun and have no steady window: they are too short to time."""
     records = list(records)
     done = steps_done(run, max(record["step"] for record in records))
@@ -106,12 +106,12 @@ def step_times(phases: list[Pace], short: Sequence[str] = ()) -> str:
     return f'<div class="card">{table(head, rows)}{note}<p class="small soft">{escape(MEASURED)}</p></div>'
 
 
-def kernels(split: Mapping[str, Any]) -> str:
+def kernel_times(split: Mapping[str, Any]) -> str:
     """Return the table of the parts of a traced step's time on a GPU; "" without a trace of a GPU.
 
     ``split``: the content of ``profile.json``.
     """
-    times = {str(kind): ms for kind, ms in mapping(split.get("milliseconds")).items() if is_number(ms) and ms >= 0}
+    times = {str(kind): ms for kind, ms in as_mapping(split.get("milliseconds")).items() if is_number(ms) and ms >= 0}
     if not (total := sum(times.values())):
         return ""
     rows = [[kind, f"{ms:.3g} ms", f"{ms / total:.0%}"] for kind, ms in times.items()]
@@ -123,7 +123,7 @@ def kernels(split: Mapping[str, Any]) -> str:
     return f'<div class="card">{table(head, rows)}<p class="small soft">{escape(note)}</p></div>'
 
 
-def goodput(state: Mapping[str, Any]) -> str:
+def goodput_card(state: Mapping[str, Any]) -> str:
     """Return the division of a run's time, and the share of training (the goodput); "" if no time is known."""
     accounts = state.get("goodput") or {}
     parts = sorted(((k, v) for k, v in accounts.items() if is_number(v) and v > 0), key=lambda part: -part[1])

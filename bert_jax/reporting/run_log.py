@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
@@ -76,16 +76,18 @@ class RunLog:
 
         If no record is left, all work is lost, and the result is infinite.
         """
-        lines = reading.read_bytes(self._path).splitlines(keepends=True)
-        kept = [line for line in lines if (record := _parse(line)) and record["step"] <= step]
-        before, after = (_last_time(part) for part in (lines, kept))
+        lines = [(line, _parse(line)) for line in reading.read_bytes(self._path).splitlines(keepends=True)]
+        written = [(line, record) for line, record in lines if record]
+        kept = [(line, record) for line, record in written if record["step"] <= step]
         self._file.close()
         self._waiting = b""
-        files.write_bytes(self._path, b"".join(kept))
+        files.write_bytes(self._path, b"".join(line for line, _ in kept))
         self._open()
-        records = self.records()
-        self._tell(lambda logger: logger.cut_back(records))
-        return max(0.0, before - after) if after or not before else math.inf
+        self._tell(lambda logger: logger.cut_back([record for _, record in kept]))
+        if written and not kept:
+            return math.inf
+        before, after = (max((record["time"] for _, record in part), default=0.0) for part in (written, kept))
+        return max(0.0, before - after)
 
     def records(self) -> list[Record]:
         """Return all records in the order in which they were written."""
@@ -165,18 +167,10 @@ def records_of(workdir: str | os.PathLike[str]) -> list[Record]:
 
 def _parse(line: bytes) -> Record | None:
     record = reading.parse_object(line)
-    if record is None or not isinstance(record.get("split"), str) or not all(map(_is_value, record.values())):
+    if record is None or not isinstance(record.get("split"), str) or not isinstance(record.get("step"), int):
         return None
-    return record if isinstance(record.get("step"), int) and is_number(record.get("time")) else None
-
-
-def _is_value(value: object) -> bool:
-    """Return whether ``RunLog`` may have written ``value``."""
-    return value is None or isinstance(value, (str, bool)) or is_number(value)
-
-
-def _last_time(lines: Iterable[bytes]) -> float:
-    return max((record["time"] for record in map(_parse, lines) if record), default=0.0)
+    sound = all(value is None or isinstance(value, (str, bool)) or is_number(value) for value in record.values())
+    return record if sound and is_number(record.get("time")) else None
 
 
 def _plain(value: Any) -> Any:

@@ -58,7 +58,7 @@ SILENCE_SECONDS = 60.0  # without a heartbeat for so long, a run counts as dead
 
 
 class StatusFile:
-    """Keeps ``workdir/status.json`` up to date, from a thread of its own, so that training never waits for a disk.
+    """Keeps ``workdir/status.json`` up to date, from another thread, so that training never waits for a disk.
 
     Only process 0 of a job has a status file. A change is written within ``every_seconds``, a heartbeat every 15 s. No
     method raises if the disk is full or broken.
@@ -205,7 +205,9 @@ def read(workdir: str | os.PathLike[str]) -> dict[str, Any]:
         whole = whole_steps(files.as_path(workdir) / "checkpoints")
         if status["last_save_step"] not in whole:  # the save had begun when the run was killed
             status |= {"last_save_step": max(whole, default=None), "last_save_time": None}
-    return {**status, "command": run.get("command"), "revisions": _steps(run.get("revisions"))}
+    revisions = found if isinstance(found := run.get("revisions"), dict) else {}
+    steps = {name: int(step) for name, step in revisions.items() if is_number(step)}
+    return {**status, "command": run.get("command"), "revisions": steps}
 
 
 def first_save(workdir: str | os.PathLike[str]) -> str | None:
@@ -314,14 +316,6 @@ def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
     goodput = content.get("goodput")
     shares = {k: float(v) for k, v in goodput.items() if is_number(v)} if isinstance(goodput, dict) else {}
     others = {"state": None, "host": None, "last_error": None, "resumable": True}
-    return {**others, **content, **numbers, "goodput": shares, "alarms": _alarms(content.get("alarms"))}
-
-
-def _steps(content: Any) -> dict[str, int]:
-    found = content if isinstance(content, dict) else {}
-    return {name: int(step) for name, step in found.items() if is_number(step)}
-
-
-def _alarms(content: Any) -> list[dict[str, Any]]:
-    found = content if isinstance(content, list) else []
-    return [alarm for alarm in found if isinstance(alarm, dict) and is_number(alarm.get("step")) and alarm.get("text")]
+    listed = found if isinstance(found := content.get("alarms"), list) else []
+    alarms = [one for one in listed if isinstance(one, dict) and is_number(one.get("step")) and one.get("text")]
+    return {**others, **content, **numbers, "goodput": shares, "alarms": alarms}

@@ -9,33 +9,33 @@ from typing import Any
 
 from bert_jax.reporting.formats import count, figure, is_number
 from bert_jax.reporting.loggers.base import Record
-from bert_jax.reporting.measures import title, to_beat, with_error
+from bert_jax.reporting.measures import metric_title, to_beat, with_error
 
 PLACES = ("paths", "path", "dataset", "name", "files")  # options of a source that name the place of its text
 
 
-def mapping(value: Any) -> Mapping[str, Any]:
+def as_mapping(value: Any) -> Mapping[str, Any]:
     """Return ``value`` if it is a mapping, else {}."""
     return value if isinstance(value, Mapping) else {}
 
 
 def is_tuned(run: Mapping[str, Any]) -> bool:
     """Return whether a run is one of fine-tuning."""
-    return not mapping(run.get("config")).keys().isdisjoint(("task", "tasks"))
+    return not as_mapping(run.get("config")).keys().isdisjoint(("task", "tasks"))
 
 
-def heading(run: Mapping[str, Any]) -> str:
+def report_title(run: Mapping[str, Any]) -> str:
     """Return the title of the report of a run: the model and its task, or the text of pretraining."""
-    config, model = mapping(run.get("config")), _model(run)
+    config, model = as_mapping(run.get("config")), _model(run)
     if not model:
         return "A run"
-    if tasks := ", ".join(map(str, mapping(config.get("tasks")))) or mapping(config.get("task")).get("name"):
+    if tasks := ", ".join(map(str, as_mapping(config.get("tasks")))) or as_mapping(config.get("task")).get("name"):
         return f"{model}, fine-tuned for {str(tasks).replace('_', ' ')}"
     text = _text(run)
     return f"{model}, pretrained" + (f" on {text}" if text else "")
 
 
-def sentence(
+def opening_sentences(
     run: Mapping[str, Any],
     records: Sequence[Record],
     leading: tuple[str, float, int] | None,
@@ -50,7 +50,7 @@ def sentence(
     """
     if not (model := _model(run)):
         return ""
-    about, tuned = mapping(run.get("about")), is_tuned(run)
+    about, tuned = as_mapping(run.get("about")), is_tuned(run)
     trained = _tuned(run, about) if tuned else _pretrained(run, about)
     step = max(record["step"] for record in records)
     spent = [f"{step:,} steps"]
@@ -62,7 +62,7 @@ def sentence(
     text = f"{article} {model.partition(',')[0]} model{trained}, for {', '.join(spent)}."
     if leading:
         metric, value, chosen = leading
-        name, comma, unit = title(metric, titles).partition(", nats")
+        name, comma, unit = metric_title(metric, titles).partition(", nats")
         text += f" {name}{unit} on held-out {'examples' if tuned else 'text'}"
         text += ": " if chosen == step else f" at step {chosen:,}, which was chosen: "
         text += with_error(metric, figure(value), errors) + comma.replace(",", "")
@@ -72,7 +72,7 @@ def sentence(
 
 def _model(run: Mapping[str, Any]) -> str:
     """Return the family of the model and its size, as in "BERT, 1.50M parameters"."""
-    about, facts = mapping(run.get("about")), mapping(mapping(run.get("facts")).get("model"))
+    about, facts = as_mapping(run.get("about")), as_mapping(as_mapping(run.get("facts")).get("model"))
     family = about.get("family") or facts.get("encoder")
     if not isinstance(family, str) or not family:
         return ""
@@ -102,22 +102,22 @@ def _size(about: Mapping[str, Any]) -> str:
 
 def _begun(run: Mapping[str, Any]) -> str:
     """Return words that name the model from which a run began; "" if there is none, or the run is private."""
-    init = mapping(run.get("identity")).get("init")
-    hidden = not init or mapping(run.get("config")).get("private")
+    init = as_mapping(run.get("identity")).get("init")
+    hidden = not init or as_mapping(run.get("config")).get("private")
     return "" if hidden else f", begun from {_last_name(init)}"
 
 
 def _text(run: Mapping[str, Any]) -> str:
     """Return a name for the text that a run of pretraining reads: the last name of its place, or its source."""
-    config = mapping(run.get("config"))
-    corpus = mapping(config.get("corpus"))
+    config = as_mapping(run.get("config"))
+    corpus = as_mapping(config.get("corpus"))
     if config.get("private") or not corpus:
         return "private text" if config.get("private") else ""
-    if parts := mapping(corpus.get("parts")):
+    if parts := as_mapping(corpus.get("parts")):
         return ", ".join(map(str, parts))
     if path := corpus.get("path"):
         return _last_name(path)
-    options = mapping(corpus.get("options"))
+    options = as_mapping(corpus.get("options"))
     places = next((options[name] for name in PLACES if options.get(name)), ())
     names = [_last_name(one) for one in (places if isinstance(places, list | tuple) else [places])]
     source = str(corpus.get("source") or "").removesuffix(".py").replace("_", " ")
@@ -133,8 +133,8 @@ def _last_name(path: Any) -> str:
 def phases_of(run: Mapping[str, Any]) -> list[tuple[str, int, int, int]]:
     """Return (name, first step, steps, row length) of each phase, in order; [] if ``run.json`` does not name them."""
     phases, first = [], 0
-    for name, values in mapping(run.get("phases")).items():
-        steps, length = (mapping(values).get(key) for key in ("num_steps", "max_length"))
+    for name, values in as_mapping(run.get("phases")).items():
+        steps, length = (as_mapping(values).get(key) for key in ("num_steps", "max_length"))
         if not (isinstance(steps, int) and isinstance(length, int)):
             return []
         phases.append((str(name), first, steps, length))
@@ -169,7 +169,7 @@ def _tokens_read(records: Sequence[Record], run: Mapping[str, Any]) -> float | N
 
 def _epochs_read(run: Mapping[str, Any], until: int) -> float | None:
     """Return the epochs that were read up to the step ``until``; None if ``run.json`` does not say it."""
-    per_epoch, steps = mapping(mapping(run.get("about")).get("steps_per_epoch")), steps_done(run, until)
+    per_epoch, steps = as_mapping(as_mapping(run.get("about")).get("steps_per_epoch")), steps_done(run, until)
     if not steps or not all(is_number(per_epoch.get(name)) and per_epoch[name] > 0 for name in steps):
         return None
     return math.fsum(number / per_epoch[name] for name, number in steps.items())

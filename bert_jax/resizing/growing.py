@@ -71,10 +71,11 @@ def _misfit(old: TransformerConfig, new: TransformerConfig) -> str:
         if getattr(new, name) < getattr(old, name):
             return f"{name} {getattr(new, name):,}, less than the {getattr(old, name):,}"
     if new.head_dim != old.head_dim:
-        return f"heads of width {new.head_dim}, not {old.head_dim} as those"
+        return f"heads of width {new.head_dim}, not {old.head_dim} like the heads"
     if bool(new.embedding_projection) == bool(old.embedding_projection):
         return ""
-    return f"embeddings {'with' if new.embedding_projection else 'without'} a projection to its layers, unlike those"
+    has = "with" if new.embedding_projection else "without"
+    return f"embeddings {has} a projection to its layers, unlike the embeddings"
 
 
 def layers_of(old: int, new: int) -> list[int]:

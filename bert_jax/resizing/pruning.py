@@ -82,7 +82,7 @@ def _of_row(task: ExampleTask, params: Any, row: Batch) -> tuple[jax.Array, jax.
     return jnp.abs(jnp.stack(units)), jnp.abs(jnp.stack([sum(jnp.sum(leaf) for leaf in leaves) for leaves in adds]))
 
 
-def cut(model: TrainedModel, config: TransformerConfig, units: np.ndarray, layers: np.ndarray) -> TrainedModel:
+def cut_model(model: TrainedModel, config: TransformerConfig, units: np.ndarray, layers: np.ndarray) -> TrainedModel:
     """Return the model with the layers and units of the highest importance, as many as ``config`` has, in order."""
     encoder = dict(model.params["encoder"])
     old_layers = [encoder.pop(f"{UNROLLED}{i}") for i in range(len(layers))]

@@ -40,7 +40,7 @@ def exportable(model: TrainedModel) -> TrainedModel:
     return model
 
 
-def trim(model: TrainedModel, texts: Sequence[str], min_count: int = 1) -> TrainedModel:
+def trim_vocabulary(model: TrainedModel, texts: Sequence[str], min_count: int = 1) -> TrainedModel:
     """Return the model with the pieces of ``Tokenizer.trimmed`` alone, for which it has the same logits as ``model``.
 
     Raises ``UserError`` for the reasons of ``Tokenizer.trimmed``.
@@ -55,7 +55,7 @@ def trim(model: TrainedModel, texts: Sequence[str], min_count: int = 1) -> Train
     return dataclasses.replace(model, params=params, config=config, tokenizer=tokenizer)
 
 
-def write(models: Mapping[str, TrainedModel], output: str, examples: Sequence[Example] = ()) -> str:
+def write_smaller(models: Mapping[str, TrainedModel], output: str, examples: Sequence[Example] = ()) -> str:
     """Write the second of two ``models``, which was made of the first, as a Hugging Face directory.
 
     Return the line of the export and a table of both: parameters, bytes of weights and tokenizer.json, the median time

@@ -85,7 +85,7 @@ class PlanCache:
         path = self._path(epoch)
         try:
             whole = first_damage(path, wanted=[*self._dtypes, _OF]) is None
-            if whole and reading.holds(path / _OF, self._of(epoch)):
+            if whole and reading.has_content(path / _OF, self._of(epoch)):
                 return {name: _map(path / name, dtype) for name, dtype in self._dtypes.items()}
         except (OSError, ValueError) as error:  # the plan is absent, or is not whole
             if write_errors.number_of(error) in write_errors.FEW:

@@ -41,9 +41,11 @@ from bert_jax.runs.inputs import describe_vocabulary, find_vocabulary, keep_voca
 from bert_jax.runs.model_choice import (
     check_kernel,
     choose_model,
+    entity_notes,
     overridden_settings,
     pooling_notes,
     with_classifier_dropout,
+    with_entities,
     with_pooling,
     with_vocabulary_size,
 )
@@ -127,7 +129,7 @@ class Finetuning(Prepared):
             task, config = settings.built
         initial = self.initial_weights
         config = with_classifier_dropout(config, self.settings.architecture, initial if task.exported_as else None)
-        return _ChosenTask(settings, task, with_pooling(config, name, initial))
+        return _ChosenTask(settings, task, with_entities(with_pooling(config, name, initial), initial))
 
     def _check_micro_batches(self) -> None:
         """Raise ``UserError`` if a task computes something from a whole batch, and would be given a part of it."""
@@ -249,7 +251,8 @@ class Finetuning(Prepared):
         settings, typed = self.settings, self.request.typed_keys
         lines = overridden_settings(settings.architecture, typed, initial)
         lines += overridden_vocabulary(settings.vocab, typed, initial)
-        return lines + pooling_notes({name: one.config for name, one in self.tasks.items()}, initial)
+        configs = {name: one.config for name, one in self.tasks.items()}
+        return lines + pooling_notes(configs, initial) + entity_notes(configs, initial)
 
     def frozen_contents(self) -> dict[str, str]:
         return {name: f"teacher@{content(one)}" for name, one in self._teacher.items()}

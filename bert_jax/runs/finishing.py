@@ -100,7 +100,7 @@ def export_newest(observer: Observer, trained: TrainedModel | None = None) -> ep
     workdir = observer.workdir
     model, record = files.as_path(workdir) / file_formats.EXPORT, files.as_path(workdir) / "exported.json"
     newest = json.dumps({"step": max(saved_steps(workdir))}).encode()
-    exported = reading.holds(record, newest)
+    exported = reading.has_content(record, newest)
     damage = export_damage(model) if exported else None
     if damage:
         observer.note(f"{model} is not as it was exported: {damage}; it is written anew")

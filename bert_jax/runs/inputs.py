@@ -172,7 +172,7 @@ class Inputs:
         file = tokenizers.find(self.workdir)
         if self._record().get("file_sha256") != files.sha256(file):
             raise UserError(
-                f"{file} is damaged: its sha256 is not that of {_ORIGIN}; put the old one back (exports have it)"
+                f"{file} is damaged: its sha256 differs from {_ORIGIN}; put the old one back (exports have it)"
             )
         tokenizer = tokenizers.load(self.workdir, *self.case)
         if self.source_tokenizer and self.source_tokenizer.sha256 != tokenizer.sha256:

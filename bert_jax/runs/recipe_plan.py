@@ -20,7 +20,7 @@ from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.config import ModelConfig
 from bert_jax.planning import page, topologies
 from bert_jax.planning.largest_micro_batch import LargestMicroBatch, largest_micro_batches
-from bert_jax.planning.plan import Change, Machine, Plan, make
+from bert_jax.planning.plan import Change, Machine, Plan, make_plan
 from bert_jax.planning.smallest_change import smallest_change
 from bert_jax.program import Note, size
 from bert_jax.recipes import key_names, recipes
@@ -119,7 +119,7 @@ def plan(config: Mapping[str, Any], request: PlanRequest, note: Note) -> PlanRes
     recipe.check_vocabulary(task)
     batches = {phase.kind: phase.batch_size for phase in experiment.phases.phases}
     note(f"compiling the step of {', '.join(batches)} for {topology.name}")
-    made = make(recipe, machine, price, note=note)
+    made = make_plan(recipe, machine, price, note=note)
     made = dataclasses.replace(made, notes=(*made.notes, *_when_it_writes(task, first_model(recipe.settings, initial))))
     search = (recipe, machine, made, note)
     return PlanResult(made, request, batches, lambda: smallest_change(*search), lambda: largest_micro_batches(*search))

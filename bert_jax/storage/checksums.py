@@ -65,7 +65,7 @@ def _finding(folder: Path | epath.Path, name: str, digest: str, sums: str) -> st
     try:
         if not (files.as_path(path).is_file() if files.is_remote(folder) else os.path.exists(path)):
             return f"{name!r}, which {sums} lists, is missing"
-        return None if files.sha256(path) == digest else f"{name} is damaged: its sha256 is not that of {sums}"
+        return None if files.sha256(path) == digest else f"{name} is damaged: its sha256 differs from {sums}"
     except (reading.NotPlainError, IsADirectoryError) as error:
         return f"{name} {_no_file(error)}"
     except OSError as error:

@@ -335,15 +335,9 @@ def sweep(folder: Path, name: str | None = None) -> None:
     of = ".+" if name is None else re.escape(name)
     left = re.compile(rf"{of}\.{re.escape(socket.gethostname())}\.(\d+)\.tmp")
     for entry in folder.iterdir():
-        if (match := left.fullmatch(entry.name)) and not _writes(int(match[1])):
+        # This process never writes the same path twice at once, so a file of its own is a leftover too.
+        if (match := left.fullmatch(entry.name)) and (int(match[1]) == os.getpid() or not runs(int(match[1]))):
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-
-
-def _writes(process: int) -> bool:
-    """Return whether a process may still write its temporary file.
-
-    A file of this process itself is a leftover, because a process never writes the same path twice at once."""
-    return process != os.getpid() and runs(process)
 
 
 def runs(process: int) -> bool:

@@ -82,7 +82,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
         return file.read()
 
 
-def holds(path: str | os.PathLike[str], content: bytes) -> bool:
+def has_content(path: str | os.PathLike[str], content: bytes) -> bool:
     """Return whether the content of a file is ``content``; False if the file is missing or cannot be read."""
     try:
         return read_bytes(path) == content

@@ -21,6 +21,7 @@ from bert_jax.rows.example_rows import EncodedRows
 from bert_jax.task import Bucket, RowSource
 from bert_jax.tasks import classification
 from bert_jax.tasks.base import Setting
+from bert_jax.text.encoded import places_of_text
 from bert_jax.text.tokenizer import Tokenizer
 
 IDS, VECTORS = "entity_ids", "entity_vectors"
@@ -116,14 +117,25 @@ class MentionTask(classification.Task):
         marks = dict(zip(self.mentions, self.config.marks, strict=True))
         marked = [_mark(example, marks) for example in examples]
         rows = super().encode(split, [{**e, "text": one.text} for e, one in zip(examples, marked, strict=True)])
+        kept, most = rows.lengths - sum(map(len, self.setting.tokenizer.around)), self.setting.max_length
+        long = np.flatnonzero(rows.lengths == most)
+        ends = {row: self._spans(marked[row].text)[: kept[row], 1].max(initial=0) for row in long}
+        if lost := sum(max(marked[row].starts.values()) >= end for row, end in ends.items()):
+            self.notes.append(f"{lost:,} of {len(rows):,} texts have a mention beyond {most} tokens, which is not read")
         return rows if self.table is None else self._with_ids(rows, examples, marked)
 
+    def _spans(self, text: str) -> np.ndarray:
+        """Return the characters [start, end) of each piece of a text, int64 [n, 2]."""
+        encoded = self.setting.tokenizer.encode(text)
+        pieces = places_of_text(encoded, self.setting.tokenizer.around)
+        return np.array(encoded.offsets[pieces], np.int64).reshape(-1, 2)
+
     def _with_ids(self, rows: EncodedRows, examples: Sequence[Example], marked: Sequence[_Marked]) -> EncodedRows:
+        """Return ``rows`` with ``entity_ids``, and note how many mentions have no vector."""
         before, after = map(len, self.setting.tokenizer.around)
         flat, found = np.zeros(int(rows.offsets[-1]), np.int32), 0
         for row, (example, one) in enumerate(zip(examples, marked, strict=True)):
-            encoded = self.setting.tokenizer.encode(one.text)
-            spans = np.array(encoded.offsets[before : len(encoded.offsets) - after], np.int64).reshape(-1, 2)
+            spans = self._spans(one.text)
             [ids] = self.lexicon.annotate([one.text], [spans])
             for role, start in one.starts.items():
                 first = int(np.argmax(spans[:, 1] > start))

@@ -18,7 +18,7 @@ _WITH_ACCENTS = ("LATIN", "GREEK", "CYRILLIC", "COMBINING")  # first words of th
 
 
 class Losses(NamedTuple):
-    """The characters of a text, and how many of them lose something."""
+    """The number of characters of a text, and of characters that lose something."""
 
     characters: int
     accents: int  # letters of Latin, Greek or Cyrillic script that lose an accent

@@ -48,5 +48,5 @@ def kept_lengths(first: int, second: int, capacity: int) -> tuple[int, int]:
 
 
 def typed(token_type_ids: np.ndarray, cls_last: bool) -> np.ndarray:
-    """Return the token types [n] of a sequence; a [CLS] that is the last token has a type of its own."""
+    """Return the token types [n] of a sequence. If [CLS] is the last token, it has the type ``CLS_TYPE``."""
     return np.append(token_type_ids[:-1], np.int32(CLS_TYPE)) if cls_last else token_type_ids

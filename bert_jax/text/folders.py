@@ -19,7 +19,7 @@ from bert_jax.text.case import Case
 from bert_jax.text.json_engine import JsonEngine
 from bert_jax.text.sentencepiece_engine import Engine, SentencePieceEngine
 from bert_jax.text.settings import ROLES, Settings, beside, read_json
-from bert_jax.text.vocab_txt import check_vocab, difference, lines_of
+from bert_jax.text.vocab_txt import check_vocab, lines_of, vocab_difference
 
 BARE, SHIFTED = "vocab.txt", "sentencepiece.bpe.model"
 _SAID = ("do_lower_case", "strip_accents")  # the names in tokenizer_config.json of what a ``Case`` holds
@@ -112,9 +112,9 @@ def _check_switches(engine: JsonEngine, settings: Settings) -> None:
     ``do_lower_case`` may state the rule of the BERT step alone, if another step converts text to lower case: an export
     of sentence-transformers adds such a step for its option ``do_lower_case``.
     """
-    steps = roles.flat(engine.content.get("normalizer"), "normalizers")
+    steps = roles.flat_steps(engine.content.get("normalizer"), "normalizers")
     cases = [step["lowercase"] for step in steps if step["type"] == "BertNormalizer" and len(steps) > 1]
-    split = roles.flat(engine.content.get("pre_tokenizer"), "pretokenizers")
+    split = roles.flat_steps(engine.content.get("pre_tokenizer"), "pretokenizers")
     schemes = [step.get("prepend_scheme", "always") for step in split if step["type"] == "Metaspace"]
     space = {"add_prefix_space": schemes[-1] != "never"} if schemes and settings.has_albert_rules else {}
     for name, value in (engine.switches | space).items():
@@ -135,4 +135,4 @@ def _difference(bare: epath.Path, content: tokenizer_json.Content, rows: int | N
     lines = lines_of(reading.read_bytes(bare).decode("utf-8-sig", "replace"), rows)
     entries = [entry for entry in content.get("added_tokens") or () if isinstance(entry, dict)]
     added = {entry.get("content"): entry.get("id") for entry in entries}
-    return difference(lines, vocab, added)
+    return vocab_difference(lines, vocab, added)

@@ -25,7 +25,7 @@ from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text import roles, tokenizer_json
 from bert_jax.text.encoded import Cut
 from bert_jax.text.marks import ALPHABET, SPACE, Bytes, Marks, Prefix, Suffix, Underline
-from bert_jax.text.panics import ADVICE, check_patterns, refusing
+from bert_jax.text.panics import ADVICE, check_patterns, refuse_errors
 from bert_jax.text.settings import ROLES
 from bert_jax.text.words import unspaced
 
@@ -107,7 +107,7 @@ class JsonEngine:
         entries = [entry for entry in content["added_tokens"] if entry["id"] not in self.special_ids]
         self.added_ids = frozenset(entry["id"] for entry in entries)
         self.layout = roles.layout_in(content)
-        with refusing(f"{where} cannot be used"):
+        with refuse_errors(f"{where} cannot be used"):
             self.lowercase = "B" not in self.normalized("B")
             self.joiner = "" if self.words("a") == self.words(" a") else " "
         check_patterns(content, self._library, where)
@@ -140,7 +140,7 @@ class JsonEngine:
     def switches(self) -> dict[str, bool]:
         """Return name -> whether the rule is on, for the rules that have names in ``tokenizer_config.json``."""
         kind, accented = self.content["model"]["type"], unicodedata.normalize("NFC", self.normalized("é"))
-        steps = [*roles.flat(self.content["pre_tokenizer"], "pretokenizers")]
+        steps = [*roles.flat_steps(self.content["pre_tokenizer"], "pretokenizers")]
         first = [step.get("add_prefix_space", True) for step in steps if step["type"] == "ByteLevel"]
         if kind not in ("WordPiece", "Unigram"):
             return {"add_prefix_space": first[0]} if first else {}
@@ -191,7 +191,7 @@ class JsonEngine:
     def cut(self, text: str, special_tokens: bool = False) -> Cut:
         """Return the pieces of ``text``. If ``special_tokens``, special tokens in it are recognised by either name."""
         library, others = self._with_special_tokens if special_tokens else (self._library, {})
-        with refusing("a text cannot be cut into pieces"):
+        with refuse_errors("a text cannot be cut into pieces"):
             encoding = library.encode(text, add_special_tokens=False)
         return Cut([others.get(i, i) for i in encoding.ids], encoding.tokens, encoding.offsets)
 
@@ -223,7 +223,7 @@ class JsonEngine:
         return [word for word, _ in splitter.pre_tokenize_str(text)] if splitter else [text]
 
     def _bytes_of_ids(self, texts: Sequence[str]) -> Iterator[bytes]:
-        with refusing("a text cannot be cut into pieces"):
+        with refuse_errors("a text cannot be cut into pieces"):
             encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
         for encoding in encodings:
             yield np.array(encoding.ids, np.int32).tobytes()
@@ -233,9 +233,9 @@ class JsonEngine:
 
         A text is encoded word by word if its only white space is single spaces, and the rules look at no two words.
         """
-        splitters = roles.flat(self.content["pre_tokenizer"], "pretokenizers")
+        splitters = roles.flat_steps(self.content["pre_tokenizer"], "pretokenizers")
         types = [step["type"] for step in splitters]
-        changes = roles.flat(self.content["normalizer"], "normalizers")
+        changes = roles.flat_steps(self.content["normalizer"], "normalizers")
         if types == ["BertPreTokenizer"] and all(step["type"] == "BertNormalizer" for step in changes):
             add = self._add_words if self.added_ids else self._add_bert_words
             return _WordCache(lambda text: text.split(" "), add), None
@@ -310,14 +310,14 @@ def _library(content: tokenizer_json.Content, where: str, names: Mapping[str, st
     if names:
         model = {**model, "vocab": [[names.get(piece, piece), score] for piece, score in model["vocab"]]}
     plain = content | {"post_processor": None, "added_tokens": added, "model": model}
-    with refusing(f"{where} is damaged, or a {content['model']['type']} tokenizer that cannot be read"):
+    with refuse_errors(f"{where} is damaged, or a {content['model']['type']} tokenizer that cannot be read"):
         return tokenizers.Tokenizer.from_str(json.dumps(plain))
 
 
 def _marks(content: tokenizer_json.Content, where: str) -> Marks:
     """Return how the pieces show where words begin. Raises ``UserError`` if they do not."""
     kind, steps = content["model"]["type"], tokenizer_json.steps_of(content)
-    inner = roles.flat(content["normalizer"], "normalizers")
+    inner = roles.flat_steps(content["normalizer"], "normalizers")
     if "ByteLevel" in steps:
         vocab = content["model"]["vocab"]
         if lost := [byte for byte in range(256) if byte not in _NEVER_IN_UTF8 and ALPHABET[byte] not in vocab]:

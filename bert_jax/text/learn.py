@@ -39,21 +39,6 @@ IDEOGRAPH = re.compile(
 )
 
 
-def learn_wordpiece(
-    texts: Iterable[str],
-    size: int,
-    lowercase: bool = True,
-    min_frequency: int = 2,
-    coverage: float = COVERAGE,
-    note: Note | None = None,
-) -> tuple[str, ...]:
-    """Return a vocabulary learned from ``texts``, which are read once; see ``learn_from_counts``.
-
-    At most ``MAX_DISTINCT_WORDS`` words are kept in memory.
-    """
-    return learn_from_counts(count_words(texts, lowercase), size, min_frequency, coverage, note)
-
-
 def count_words(texts: Iterable[str], lowercase: bool | None = True, strip_accents: bool | None = None) -> Counter[str]:
     """Return how often each word occurs in ``texts``, such as one part of a corpus.
 

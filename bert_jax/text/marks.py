@@ -45,7 +45,8 @@ class Underline:
         return piece.removeprefix(SPACE), not piece.startswith(SPACE)
 
     def continues(self, piece: str) -> bool:
-        return bool(BYTE.fullmatch(piece)) or (piece[:1].isalnum() and not _is_ideograph(piece[0]))
+        is_ideograph = unicodedata.name(piece[:1] or " ").startswith("CJK ")
+        return bool(BYTE.fullmatch(piece)) or (piece[:1].isalnum() and not is_ideograph)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,9 +103,9 @@ def is_white(character: str) -> bool:
     return character.isspace() and character not in _NOT_WHITE
 
 
-def _is_ideograph(character: str) -> bool:
-    """Return whether ``character`` is a Chinese character or a part of one."""
-    return unicodedata.name(character, "").startswith("CJK ")
+def printable(text: str) -> str:
+    """Return ``text`` with line breaks and other control characters escaped."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _alphabet() -> tuple[str, ...]:

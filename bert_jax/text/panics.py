@@ -19,7 +19,7 @@ ADVICE = (
 
 
 @contextlib.contextmanager
-def refusing(what: str) -> Iterator[None]:
+def refuse_errors(what: str) -> Iterator[None]:
     """Turn an error or a panic of the library into a ``UserError`` that begins with ``what``.
 
     The class of an error is ``Exception`` itself. A panic is no ``Exception``, and its class cannot be imported.
@@ -39,11 +39,11 @@ def check_patterns(content: tokenizer_json.Content, library: tokenizers.Tokenize
     runs of its characters, and of pairs of its characters, before a character that ends the run. The pattern itself
     follows, because the library does not search a text without the characters that every match has.
     """
-    steps = (roles.flat(content[key], f"{key.replace('_', '')}s") for key in ("normalizer", "pre_tokenizer"))
+    steps = (roles.flat_steps(content[key], f"{key.replace('_', '')}s") for key in ("normalizer", "pre_tokenizer"))
     patterns = [step.get("pattern", {}).get("Regex", "") for step in itertools.chain(*steps)]
     for pattern in filter(None, patterns):
         units = {*"a1 .é中", *pattern, *map("".join, itertools.pairwise(pattern)), "ab", "a "}
-        with refusing(f"{where} has a pattern that runs away, {pattern[:60]!r}"), _no_panics_shown():
+        with refuse_errors(f"{where} has a pattern that runs away, {pattern[:60]!r}"), _no_panics_shown():
             for unit in sorted(units):
                 library.encode(f"{unit * 40}!\n{pattern}", add_special_tokens=False)
 

@@ -28,7 +28,7 @@ class Layout(NamedTuple):
     Attributes:
       separators: the number of separators between the texts of a pair.
       pair_type: the token type of the second text.
-      cls_last: whether [CLS] is the last token, with a type of its own, as in XLNet, and not the first.
+      cls_last: whether [CLS] is the last token, of the type ``CLS_TYPE``, as in XLNet, and not the first.
     """
 
     separators: int = 1
@@ -39,11 +39,15 @@ class Layout(NamedTuple):
 CLS_TYPE = 2  # the token type of a [CLS] that is the last token
 
 
-def flat(step: Any, members: str) -> Sequence[Mapping[str, Any]]:
+def flat_steps(step: Any, members: str) -> Sequence[Mapping[str, Any]]:
     """Return the steps of a normaliser, pre-tokenizer or post-processor, which may be one step, a sequence, or None."""
     if not step:
         return []
-    return [inner for part in step[members] for inner in flat(part, members)] if step["type"] == "Sequence" else [step]
+    return (
+        [inner for part in step[members] for inner in flat_steps(part, members)]
+        if step["type"] == "Sequence"
+        else [step]
+    )
 
 
 def is_gpt(roles: Set[str], model: Mapping[str, Any], end: str | None) -> bool:
@@ -135,7 +139,7 @@ def roles_of(
     where: str,
     end: str | None,
 ) -> dict[str, str]:
-    """Return role -> token for the roles that a token has; in a GPT, no role that ``end`` has beside its own.
+    """Return role -> token for the roles that a token has. In a GPT, the token ``end`` has the role ``END`` alone.
 
     The token of a role is, in this order: the token that the post-processor names, the model's own [UNK], the token in
     ``named`` (from files beside the tokenizer), or the first of the role's ``NAMES`` that is a piece.
@@ -167,9 +171,7 @@ def roles_of(
     tokens = list(roles.values())
     if twice := next((token for token in tokens if tokens.count(token) > 1), None):
         both = " and ".join(role for role in roles if roles[role] == twice)
-        raise UserError(
-            f"{where} takes {twice!r} for {both}; name a token of its own for each in special_tokens_map.json"
-        )
+        raise UserError(f"{where} takes {twice!r} for {both}; name another token for each in special_tokens_map.json")
     return roles
 
 
@@ -227,7 +229,7 @@ def layout_of(processors: Sequence[Mapping[str, Any]], roles: Mapping[str, str],
 
 def is_bare(content: Mapping[str, Any]) -> bool:
     """Return whether the post-processor in a ``tokenizer.json`` puts no special tokens around a text."""
-    steps = flat(content.get("post_processor"), "processors")
+    steps = flat_steps(content.get("post_processor"), "processors")
     return all(step["type"] == "ByteLevel" or not step.get("special_tokens", True) for step in steps)
 
 

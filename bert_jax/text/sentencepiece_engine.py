@@ -134,7 +134,7 @@ Engine = JsonEngine | SentencePieceEngine  # a library with a tokenizer
 def _spans(text: str, pieces: Sequence[str], offsets: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield (start, stop), the span of each piece in ``text``, without the space before a word.
 
-    If a character became several pieces, the library assigns it to only one of these. Here each of them covers it.
+    If a character became several pieces, the library assigns it to only one piece. Here each of the pieces covers it.
     """
     for piece, (start, stop) in zip(pieces, offsets, strict=True):
         while piece.startswith(SPACE) and start < stop and text[start].isspace():

@@ -28,7 +28,7 @@ def check_language(code: str, where: str) -> None:
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:
-    """Return the sentences of ``text`` in order, without empty ones; runs of white space become one space.
+    """Return the sentences of ``text`` in order, without empty sentences; runs of white space become one space.
 
     A line break is treated like any other white space, so hard-wrapped prose is joined before it is split. Callers that
     know the paragraphs pass each separately. ``language`` is an ISO 639-1 code; a language without its own rules gets

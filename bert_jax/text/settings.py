@@ -138,7 +138,7 @@ class Settings:
         if name and name not in _PLAIN and whole == (name in known):
             raise UserError(
                 f"{self.where} names the tokenizer_class {name}, whose rules are not known here"
-                f"{': it splits text by a program of its own' if whole else ' without a tokenizer.json'}; {_ADVICE}"
+                f"{': it splits text by a program' if whole else ' without a tokenizer.json'}; {_ADVICE}"
             )
         code = self.options.get("auto_map")
         if code and not (isinstance(code, Mapping) and not code.get("AutoTokenizer")):

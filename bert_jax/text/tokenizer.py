@@ -22,7 +22,7 @@ from bert_jax.text import accents, folders, tokenizer_json, trimming
 from bert_jax.text.case import Case
 from bert_jax.text.encoded import Cut, Encoded, kept_lengths
 from bert_jax.text.json_engine import JsonEngine
-from bert_jax.text.marks import Bytes, Prefix, Suffix, is_white
+from bert_jax.text.marks import Bytes, Prefix, Suffix, is_white, printable
 from bert_jax.text.roles import CLS_TYPE, with_cls_last
 from bert_jax.text.sentencepiece_engine import Engine, SentencePieceEngine
 from bert_jax.text.settings import BERT_NAMES, END, Token
@@ -111,8 +111,7 @@ class Tokenizer:
         if not isinstance(self._engine.marks, Bytes) or self._roles[token] in ("special", "unknown", "added"):
             return self.vocab[token]
         text, continues = self.surfaces[token]
-        shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-        return shown if continues else self._engine.marks.space + shown
+        return printable(text) if continues else self._engine.marks.space + printable(text)
 
     @functools.cached_property
     def strip_accents(self) -> bool | None:
@@ -276,7 +275,7 @@ class Tokenizer:
         return text.removeprefix(" ") if first else text
 
     def with_added(self, tokens: Sequence[Token], cls_last: bool = False) -> Tokenizer:
-        """Return the tokenizer with more added tokens, which stay whole in every text. New ones get the next ids.
+        """Return the tokenizer with more added tokens, which stay whole in every text. New tokens get the next ids.
 
         ``cls_last``: put [CLS] after a text. A model of sentencepiece becomes a ``tokenizer.json``, by ``_convert``.
         """
@@ -385,7 +384,7 @@ def existing(folder: str | os.PathLike[str]) -> os.PathLike[str] | None:
 
 
 def file_name(kind: str, changed: bool = False, plain: bool = True) -> str:
-    """Return the file name for a learned tokenizer of ``kind``, perhaps ``changed`` by ``with_added``.
+    """Return the file name for a learned tokenizer of ``kind``. ``changed``: whether ``with_added`` has added tokens.
 
     ``plain``: whether it strips accents in lower case, and only then; a ``vocab.txt`` cannot say another rule.
     """

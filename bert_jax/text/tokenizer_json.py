@@ -22,7 +22,7 @@ from bert_jax.text.roles import (
     NAMES,
     bare_template,
     check_bare,
-    flat,
+    flat_steps,
     is_gpt,
     layout_in,
     layout_of,
@@ -142,7 +142,7 @@ def _normal(content: Mapping[str, Any], where: str, named: Mapping[str, str], se
     _check_unknown(model, where)
     added = settings.added(ids_of(whole)) if settings else []
     whole = with_added(_without_holes(whole, {token["id"] for token in added if "id" in token}), added)
-    processors = flat(content.get("post_processor"), "processors")
+    processors = flat_steps(content.get("post_processor"), "processors")
     ids = ids_of(whole)
     end = next((token for token in (settings and settings.end, _END) if token in ids), None)
     roles = roles_of(processors, named, ids, model, where, end)
@@ -227,7 +227,7 @@ def ids_of(content: Mapping[str, Any]) -> dict[str, int]:
 
 
 def same(content: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two results of ``normal`` give the same ids, but for the types of the texts of a pair."""
+    """Return whether two results of ``normal`` give the same ids. The types of the texts of a pair may differ."""
     first, second = (
         c | {"post_processor": c["post_processor"]["special_tokens"], "decoder": None}
         for c in (dict(content), dict(other))
@@ -239,7 +239,7 @@ def same(content: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def steps_of(content: Mapping[str, Any]) -> list[str]:
     """Return the types of the steps that text goes through before it is cut into pieces."""
     members = (("normalizer", "normalizers"), ("pre_tokenizer", "pretokenizers"))
-    return [step["type"] for key, inner in members for step in flat(content.get(key), inner)]
+    return [step["type"] for key, inner in members for step in flat_steps(content.get(key), inner)]
 
 
 def _of_merges(vocabulary: Any, merges: Any, settings: Settings) -> Content:

@@ -60,7 +60,7 @@ def check_vocab(pieces: Sequence[str], where: str, special: Sequence[str] = SPEC
                 )
 
 
-def difference(lines: Sequence[str], ids: Mapping[str, int], added: Mapping[Any, Any]) -> str | None:
+def vocab_difference(lines: Sequence[str], ids: Mapping[str, int], added: Mapping[Any, Any]) -> str | None:
     """Return how the lines of a ``vocab.txt`` differ from the pieces of the ``tokenizer.json`` beside it; None if not.
 
     Args:

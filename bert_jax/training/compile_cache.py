@@ -1,7 +1,7 @@
 """Keeps compiled programs between runs, so that a restart on an accelerator does not compile for minutes again.
 
 A kept program has the compiler's choice of algorithms, which decides the bits on a GPU. jax runs a kept program
-only for the same computation, card, driver and versions: the name of its file is a hash of them.
+only for the same computation, card, driver and versions: the name of its file is a hash of these facts.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Evaluation:
         are several held-out parts, each part's metrics are added under ``<metric>/<part>``. Each part is read by the
         task of its kind. A metric that only some parts have is a mean over these parts.
 
-        ``now``: the phase that is trained: its model reads the rows. By default, it is the phase of the rows.
+        ``now``: the phase that is trained, whose model reads the rows. By default, it is the phase of the rows.
         """
         self._now = now or self._phase.kind
         tasks = {part: self._task.of(kind) for part, kind in self._parts.items()}
@@ -136,11 +136,8 @@ class Evaluation:
             totals = _add(totals, {name: Sum(float(one.value), float(one.count)) for name, one in sums.items()})
             gathered.append({name: value[:num_real] for name, value in outputs.items()})
             done += num_real
-            self._progress(done, self._rows_of(part))
+            self._progress(done, min(self._num_rows, self._source(part).rows_per_epoch))
         return totals, {name: np.concatenate([outputs[name] for outputs in gathered]) for name in gathered[0]}
-
-    def _rows_of(self, part: str) -> int:
-        return min(self._num_rows, self._source(part).rows_per_epoch)
 
     def _source(self, part: str) -> RowSource:
         return self._task.source("eval", self._kind_of(part), 0, part).for_batches(self._phase.batch_size)

@@ -53,10 +53,13 @@ class TrainingConfig:
     stall_seconds: float = 900.0  # a step may always take so long (several processes: --heartbeat_seconds)
     # where metrics go besides metrics.jsonl: tensorboard, wandb, mlflow, trackio
     loggers: tuple[str, ...] = ("tensorboard",)
-    # evaluations besides that of the held-out rows: NAME -> its keys, with which its metrics are called NAME/METRIC
+    # evaluations besides the held-out rows: NAME -> its keys, with which its metrics are called NAME/METRIC
     evaluations: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        # A command line may give several loggers as a,b. The recorded name of a user's own file may have a comma.
+        split = [[name] if is_own(name) else name.split(",") for name in self.loggers]
+        object.__setattr__(self, "loggers", tuple(name.strip() for names in split for name in names))
         names = ("log_every_steps", "eval_every_steps", "eval_rows", "micro_batches", "max_skipped_in_a_row")
         check_fields(self, "config.training", "at least 1 is needed", *names, sound=lambda value: value >= 1)
         rates = ("logs_per_evaluation", "evaluations_per_epoch")

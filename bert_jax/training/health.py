@@ -78,8 +78,8 @@ class Health:
     def has_learned(self, done: int) -> bool:
         """Return whether the last of the ``done`` steps was applied rather than skipped.
 
-        If it was skipped, the current parameters give a loss or gradient that is not finite, so a checkpoint of them
-        must not replace a better one.
+        If it was skipped, the current parameters give a loss or gradient that is not finite, so their checkpoint must
+        not replace a better checkpoint.
         """
         return done - 1 not in self._steps[-1:]
 
@@ -160,7 +160,7 @@ def _all_finite(tree: Any) -> jax.Array:
     return jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
 
 
-def diverged(what: str, sound: int | None, overlap: bool = False) -> RepeatingError:
+def diverged(what: str, sound: int | None, overlap: bool) -> RepeatingError:
     """Return the error that ends a run whose parameters are no longer good, so that they are not saved.
 
     Args:

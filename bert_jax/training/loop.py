@@ -15,7 +15,7 @@ from bert_jax.checkpoints.restoring import restore, saved_steps
 from bert_jax.checkpoints.saving import Checkpoints, save_best
 from bert_jax.cluster import distributed
 from bert_jax.cluster.termination import Termination
-from bert_jax.cluster.watchdog import watch
+from bert_jax.cluster.watchdog import watch_process
 from bert_jax.errors import Preempted
 from bert_jax.reporting.observer import Observer
 from bert_jax.rows.loader import Loader
@@ -109,12 +109,15 @@ def _train(run: Run, roll_backs: tuple[RollBack, ...]) -> dict[str, float] | Rol
     if roll_backs and roll_backs[-1].to == first_step:
         observer.alarm(first_step, roll_backs[-1].message())
     if first_step < phases.num_steps and distributed.is_first():
-        record = run_record.record_start(workdir, first_step if resumed else None, _device_facts())
+        device = jax.devices()[0]
+        # With these, the step times of two runs can be compared.
+        devices = {"platform": device.platform, "kind": device.device_kind, "count": jax.device_count()}
+        record = run_record.record_start(workdir, first_step if resumed else None, devices)
         run = dataclasses.replace(run, facts={**run.facts, "run": record})
     if len(phases.phases) > 1:
         observer.note(phases.describe(experiment.evaluated_phase))
 
-    with meshes.activations(mesh), watch(experiment.training.stall_seconds), Termination() as termination:
+    with meshes.activations(mesh), watch_process(experiment.training.stall_seconds), Termination() as termination:
         trainer = _Trainer(run, roll_backs, mesh, termination, state, frozen)
         with trainer.profiler, trainer.checkpoints.ending_well():
             return trainer.train(fresh=not resumed)
@@ -158,7 +161,9 @@ class _Trainer:
         if fresh and 0 in self._kept:
             self._save()
         evaluates = first_step == 0 or self._evaluates(first_step)
-        needs_evaluation = evaluates and not _logged(self._observer, first_step)
+        # The log lacks an evaluation that a signal interrupted.
+        logged = any(record["step"] == first_step for record in self._observer.evaluations(first_step))
+        needs_evaluation = evaluates and not logged
         result = self._evaluate() if distributed.first_says("evaluates", needs_evaluation) else {}
         distributed.at(first_step, "reading")
         specs, config, share = self._task.batch_specs, self._experiment.loader, meshes.share_of(self._mesh)
@@ -273,17 +278,6 @@ class _Trainer:
             raise self._termination.ending(f"step {self._done:,} is saved")
         self.checkpoints.close()
         distributed.at(self._phases.num_steps, "finishing")
-
-
-def _device_facts() -> dict[str, Any]:
-    """Return what ``run.json`` says about the devices of this job, so that its step times can be compared."""
-    device = jax.devices()[0]
-    return {"platform": device.platform, "kind": device.device_kind, "count": jax.device_count()}
-
-
-def _logged(observer: Observer, step: int) -> bool:
-    """Return whether the log has an evaluation at ``step``; an evaluation that a signal interrupted is not in it."""
-    return any(record["step"] == step for record in observer.evaluations(step))
 
 
 def _work_before(phases: Phases, flops_per_row: Mapping[str, float]) -> Callable[[int], float]:

@@ -50,7 +50,7 @@ def keep_freed_memory() -> None:
 
 
 def keep_small_blocks() -> None:
-    """Tell glibc to give back blocks of 32 MiB and more when they are freed, and to keep smaller ones.
+    """Tell glibc to give back blocks of 32 MiB and more when they are freed, and to keep smaller blocks.
 
     A program whose temporary memory is one ``LARGE`` block needs this. Another allocation soon lies in the gap that the
     block leaves, so the next step takes a block elsewhere: a step with 1.2 GiB of temporary memory peaked at 7.1 GiB,

@@ -91,7 +91,7 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     sizes = [getattr(config, axis) for axis in _AXES]
     if sizes.count(-1) > 1:
         left = " and ".join(f"config.mesh.{axis}" for axis in _AXES if getattr(config, axis) == -1)
-        raise UserError(f"{left} are -1; only one of them can take what is left")
+        raise UserError(f"{left} are -1; only one axis can take what is left")
     known = math.prod(size for size in sizes if size != -1)
     if len(devices) % known or (-1 not in sizes and known != len(devices)):
         raise UserError(
@@ -108,7 +108,7 @@ def _arrange(devices: list[jax.Device], shape: list[int], slices: int) -> np.nda
         data, *inside = shape
         if data % slices:
             raise UserError(
-                f"config.mesh.data is {data}, which {slices} slices do not divide; choose a multiple of them"
+                f"config.mesh.data is {data}, which {slices} slices do not divide; give a multiple of {slices}"
             )
         granules = {getattr(device, "slice_index", device.process_index) for device in devices}
         if len(granules) != slices:
@@ -142,8 +142,8 @@ def shardings(mesh: Mesh, boxed: Any, weight_update: WeightUpdate = "replicated"
 
     The leaves may be abstract. An axis whose size the mesh axis does not divide, such as a vocabulary of 30,522 over 4
     devices, is replicated instead. If ``weight_update`` is "sharded" and tensor is 1, each matrix is split over
-    ``ROWS``, along its first axis of at least ``SPLIT`` that the number of devices divides, and all else is replicated;
-    a tree without such a matrix is placed as with "replicated".
+    ``ROWS``, along its first axis of at least ``SPLIT`` that the number of devices divides; all other leaves are
+    replicated. A tree without such a matrix is placed as with "replicated".
     """
     logical = nn.get_partition_spec(boxed)
     specs = nn.logical_to_mesh(logical, RULES)
@@ -167,8 +167,8 @@ def shardings(mesh: Mesh, boxed: Any, weight_update: WeightUpdate = "replicated"
 def beside(params: Any, placed: Any, tree: Any) -> Any:
     """Return the sharding of each leaf of ``tree``, the state of an optimizer for ``params``, which lie as ``placed``.
 
-    A leaf that has the shape of a parameter, and whose path ends with the parameter's, lies as that parameter does; all
-    else is replicated.
+    A leaf that has the shape of a parameter, and whose path ends with the parameter's path, lies as that parameter
+    does. All other leaves are replicated.
     """
     leaves = jax.tree_util.tree_leaves_with_path(params)
     known = {(path, x.shape): place for (path, x), place in zip(leaves, jax.tree.leaves(placed), strict=True)}
@@ -200,7 +200,7 @@ def _is_matrix(path: tuple[Any, ...], names: PartitionSpec) -> bool:
     return len(names) >= 2 and "gates" not in names and not last.endswith(("bias", "scale"))
 
 
-def whole(params: Any) -> Any:
+def gathered(params: Any) -> Any:
     """Return ``params`` with what is split over ``ROWS`` gathered, for a program that reads it many times."""
     placed = jax.tree.map(lambda x: x.sharding, params)
     complete = jax.tree.map(_unsplit, placed)

@@ -32,7 +32,7 @@ class SelectionConfig:
 class Selection:
     """Follows the evaluations of a run. A resumed run restores its state from the run's log."""
 
-    def __init__(self, config: SelectionConfig, seen: Iterable[Mapping[str, Any]] = ()):
+    def __init__(self, config: SelectionConfig, seen: Iterable[Mapping[str, Any]]):
         """``seen``: the log's records of the evaluations before a resume."""
         self._config = config
         self.best: tuple[int, float] | None = None  # step, score

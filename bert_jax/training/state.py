@@ -42,7 +42,7 @@ class SkippedSteps:
         return SkippedSteps(self.count + skipped.astype(jnp.int32), last)
 
     def since(self, number: int) -> list[int]:
-        """Return the skipped steps but for the first ``number``, ascending; on arrays of the host."""
+        """Return the skipped steps after the first ``number``, ascending. The arrays must be on the host."""
         assert int(self.count) - number <= LAST, "a look comes at least every LAST steps"
         return [int(self.last[i % LAST]) for i in range(number, int(self.count))]
 

@@ -88,7 +88,7 @@ def make_gradients(
     """Return a function (params, frozen, batch, rng) -> (gradients, loss, metrics, memory) of a batch.
 
     Each term of the loss is multiplied by its weight / its count over the whole global batch. So each masked position
-    has the same weight, even if devices or micro-batches have different numbers of them. The parts that
+    has the same weight, even if devices or micro-batches have different numbers of masked positions. The parts that
     ``task.trains`` names have gradients. Gradients of micro-batches are added up in float32 or wider; their memory is
     put together, row by row.
 
@@ -146,7 +146,8 @@ def make_gradients(
 
         sums, memory = jax.lax.scan(body, zeros, parts)
         total, memory = jax.tree.unflatten(jax.tree.structure(shapes), [*sums, *memory])
-        return *total, _join_rows(memory)
+        # [parts, B/parts, ...] becomes [B, ...], in the order of the rows before ``_split_rows``.
+        return *total, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]), memory)
 
     if not split:
         return gradients
@@ -235,11 +236,6 @@ def _split_rows(tree: Any, parts: int) -> Any:
         return jnp.swapaxes(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 0, 1)
 
     return jax.tree.map(split, tree)
-
-
-def _join_rows(tree: Any) -> Any:
-    """Return [parts, B/parts, ...] as [B, ...], in the order of the rows before ``_split_rows``."""
-    return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]), tree)
 
 
 def make_eval_step(task: BatchTask) -> _EvalStep:

@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.parts.catalogue import display_name, name_of
 from bert_jax.task import Task, tasks_of
 from bert_jax.training.mesh import unbox
-from bert_jax.training.optimizers.base import Rule, changed
+from bert_jax.training.optimizers.base import Rule, changed_leaf
 
 
 def part_of(params: Any, trains: frozenset[str] | None) -> Any:
@@ -115,7 +115,7 @@ def check(task: Task, optimizer: Rule) -> None:
             jax.eval_shape(tx.init, params),
             is_leaf=is_like,
         )
-        if differs := changed(state, jax.eval_shape(tx.init, part)):
+        if differs := changed_leaf(state, jax.eval_shape(tx.init, part)):
             raise UserError(
                 f"config.optimizer.name is {name}, and batches of the kind {kind!r} train {', '.join(sorted(trains))} "
                 f"alone; that needs a state that is kept parameter by parameter, and this one is not ({differs}); take"

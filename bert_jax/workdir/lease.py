@@ -161,7 +161,7 @@ def _name(holder: Mapping[str, Any]) -> str:
 
 
 def _this_process() -> dict[str, str]:
-    """Return facts that identify this process among all past and present ones; {} if the system does not tell them."""
+    """Return facts that identify this process among all past and present processes; {} if the system has none."""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return {"machine": f"{boot} {os.readlink('/proc/self/ns/pid')}", "started": _started(os.getpid())}

@@ -277,7 +277,7 @@ def check_workdir(workdir: Path) -> None:
     if path.is_symlink():
         what = "a link that leads nowhere"
     if what:
-        raise UserError(f"--workdir={workdir} is {what}; give a new folder, or that of a run, such as runs/first")
+        raise UserError(f"--workdir={workdir} is {what}; give a new folder, or the folder of a run, such as runs/first")
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Finds saved steps: the complete ones of a folder, and all of a workdir, with best, frozen and damaged ones."""
+"""Finds saved steps: the complete steps of a folder; all steps of a workdir, with best, frozen and damaged steps."""
 
 from __future__ import annotations
 

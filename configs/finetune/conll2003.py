@@ -12,6 +12,8 @@ that is not trained; --init is needed. ``conll2003:last`` and so on are its six 
     bert-jax sweep --config=conll2003 --vary=variant=finetuned,embeddings,second_to_last,last,weighted_sum_last_four,\
 concat_last_four,weighted_sum_all --init=DIR --data=CONLL --workdir=runs/table7
 
+A seventh way, ``weighted_sum_with_embeddings``, is ELMo's, of all layers and the embeddings.
+
 A BiLSTM processes one word after another, so make it smaller for a large model on a CPU (--config.task.lstm_size=128).
 
 To read a prepared TFDS dataset instead, whose tags are numbers with names:

@@ -29,6 +29,10 @@ VARIANTS = {
     "mix_80_20_0": {"masking": {"mask_share": 0.8, "random_share": 0.0}},
     "mix_0_20_80": {"masking": {"mask_share": 0.0, "random_share": 0.8}},
     "mix_0_0_100": {"masking": {"mask_share": 0.0, "random_share": 1.0}},
+    # Section 3.1: a denoising auto-encoder predicts the whole text, BERT the masked words alone. Compare with no_nsp.
+    "reconstruct_all": {"name": "reconstruction"},
+    # Recurrence in the place of attention: 4 layers of an LSTM have as many weights as 2 of BERT. Compare with bert.
+    "lstm": {},
 }
 
 
@@ -52,6 +56,10 @@ def get_config(variant: str = "bert") -> ConfigDict:
             "initializer_range": 0.08,
         }
     )
+
+    if variant == "lstm":
+        config.model.encoder = "lstm"
+        del config.model.attention_dropout_rate
 
     # Optimization. Muon needs far fewer steps than AdamW until a model does better than the frequencies of the tokens.
     config.phases = ConfigDict(

@@ -9,8 +9,8 @@ import pytest
 from bert_jax.corpora.docstrings import Source
 from bert_jax.corpora.source import documents
 from bert_jax.inspection.inspect import InspectionRequest, inspect
-from bert_jax.text.learn import learn_wordpiece
 from tests.inspection.corpora import build
+from tests.toy import learn_wordpiece
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ def corpora(tmp_path_factory):
     """Name -> folder."""
 
     from bert_jax.corpora.build import build
-    from bert_jax.text.learn import learn_wordpiece
+    from tests.toy import learn_wordpiece
 
     folder = tmp_path_factory.mktemp("rows")
     source = Source(("stdlib", "numpy", "jax", "pytest"))

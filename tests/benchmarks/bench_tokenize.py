@@ -17,10 +17,11 @@ import tokenizers
 
 from bert_jax.corpora.docstrings import Source
 from bert_jax.corpora.source import documents
-from bert_jax.text.learn import count_words, learn_from_counts, learn_wordpiece
+from bert_jax.text.learn import count_words, learn_from_counts
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
 from bert_jax.text.tokenizer import Tokenizer, sentencepiece, wordpiece
+from tests.toy import learn_wordpiece
 
 BOOKS = Path(__file__).resolve().parents[3] / "shared" / "data" / "en_books" / "en_books.tar.xz"
 ENCODED_MB = 15

@@ -351,7 +351,7 @@ def test_a_step_behind_the_newest_is_not_dropped_in_silence(tmp_path: Path) -> N
 
 
 def test_parameters_alone(workdir: str) -> None:
-    with pytest.raises(UserError, match="there is no folder .*run; give that of a run"):
+    with pytest.raises(UserError, match="there is no folder .*run; give the folder of a run"):
         read_params(workdir)
     save_params(workdir, state_at(3).params, FACTS)
     params, facts, step = read_params(workdir)

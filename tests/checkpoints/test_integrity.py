@@ -68,7 +68,7 @@ def test_a_flipped_bit_is_found_and_the_array_is_named(saved: Path) -> None:
     assert_same(restore(str(saved), notes), state_at(5))
     [note] = notes
     where = file.relative_to(step_of(saved, 10))
-    assert f"step 10 is damaged: {where} is damaged: its sha256 is not that of SHA256SUMS (array " in note
+    assert f"step 10 is damaged: {where} is damaged: its sha256 differs from SHA256SUMS (array " in note
     assert ("params.dense.kernel)" in note) != ("opt_state.0.dense.kernel)" in note)
     assert note.endswith(f"; set aside as {saved}/damaged-step-10")
     assert saved_steps(str(saved)) == [5]
@@ -169,13 +169,13 @@ def test_rewritten_sums_do_not_hide_a_flipped_bit(saved: Path) -> None:
     step = step_of(saved, 10)
     flip(arrays_file(step))
     rewrite_sums(step)
-    with pytest.raises(DamagedStepError, match=r"^the sha256 of array \S+dense.kernel is not that of ARRAYS$"):
+    with pytest.raises(DamagedStepError, match=r"^the sha256 of array \S+dense.kernel differs from ARRAYS$"):
         check_step(step)
     found = [finding for number in range(3) for finding in findings(step, (number, 3))]
     assert len(found) == 1
     flip(step / "state" / "manifest.ocdbt")
     rewrite_sums(step)
-    with pytest.raises(DamagedStepError, match=r"^the sha256 of arrays .* and \d more is not that of ARRAYS$"):
+    with pytest.raises(DamagedStepError, match=r"^the sha256 of arrays .* and \d more differs from ARRAYS$"):
         check_step(step)
     (step / "ARRAYS").write_bytes(b"\xff")
     rewrite_sums(step)
@@ -307,7 +307,7 @@ def test_steps_move_between_disks_and_object_stores(tmp_path: Path) -> None:
     move(restoring.steps_folder("memory://moved/run") / "5", fetched)
     check_step(fetched)
     flip(fetched / "commit_success.txt")
-    with pytest.raises(DamagedStepError, match="commit_success.txt is damaged: its sha256 is not that of COMMITTED"):
+    with pytest.raises(DamagedStepError, match="commit_success.txt is damaged: its sha256 differs from COMMITTED"):
         check_step(fetched)
 
     save(str(tmp_path), 10)

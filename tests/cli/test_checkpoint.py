@@ -49,7 +49,7 @@ def test_steps_are_listed_and_verified(tmp_path: Path, capsys: pytest.CaptureFix
     output = capsys.readouterr()
     assert "has no saved step 7, only 0, 5, 10, 15; choose one of them" in output.err
     assert run(["checkpoint", "verify", *command]) == 1
-    assert "is damaged: its sha256 is not that of SHA256SUMS (array " in lines(capsys)[1][-1]
+    assert "is damaged: its sha256 differs from SHA256SUMS (array " in lines(capsys)[1][-1]
 
 
 def test_what_is_misplaced_or_not_complete_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,5 +82,5 @@ def test_those_of_an_object_store(
     facts = steps_folder(run_folder) / "5" / "facts" / "metadata"
     facts.write_bytes(facts.read_bytes() + b" ")
     assert run(["checkpoint", "verify", f"--workdir={run_folder}"]) == 1
-    assert "facts/metadata is damaged: its sha256 is not that of COMMITTED" in capsys.readouterr().out
+    assert "facts/metadata is damaged: its sha256 differs from COMMITTED" in capsys.readouterr().out
     files.as_path(run_folder).rmtree()

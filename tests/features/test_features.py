@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.features import extract, writing
 from bert_jax.features.extract import LAYERS, Extractor, check_layers
 from bert_jax.features.inputs import Input, Item, read_texts
-from bert_jax.features.writing import check_output, write
+from bert_jax.features.writing import check_output, write_vectors
 from bert_jax.interchange.trained_model import TrainedModel
 from bert_jax.models.encoders import bert
 from bert_jax.records import SPECIAL_TOKENS
@@ -119,7 +119,7 @@ def test_what_is_written_is_read_again(tmp_path: Path, dtype: Any):
     layers = LAST_ALL_MEAN
     notes: list[str] = []
     texts = read_texts(lines_file(tmp_path))
-    write(str(tmp_path / "out.parquet"), Extractor(ENCODER, layers, dtype=dtype), texts, notes.append)
+    write_vectors(str(tmp_path / "out.parquet"), Extractor(ENCODER, layers, dtype=dtype), texts, notes.append)
     expected = list(Extractor(ENCODER, layers, dtype=dtype).run(texts))
     found = list(read_features(tmp_path / "out.parquet"))
     assert [one.item for one in found] == [one.item for one in expected]
@@ -208,7 +208,7 @@ def test_what_is_written_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(extract, "WINDOW_BATCHES", 1)
     monkeypatch.setattr(writing, "GROUP_BYTES", 1)
     items = [Item(str(i), TEXTS[i % len(TEXTS)]) for i in range(24)]
-    write(str(tmp_path / "out.parquet"), Extractor(ENCODER, ["last"], batch_size=8), items, print)
+    write_vectors(str(tmp_path / "out.parquet"), Extractor(ENCODER, ["last"], batch_size=8), items, print)
     assert kept == [0, 1, 1]
     assert [one.item.id for one in read_features(tmp_path / "out.parquet")] == [item.id for item in items]
 
@@ -219,5 +219,5 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr("bert_jax.features.writing._facts", broken)
     with pytest.raises(RuntimeError):
-        write(str(tmp_path / "out.parquet"), Extractor(ENCODER, LAST_ALL_MEAN), ITEMS, print)
+        write_vectors(str(tmp_path / "out.parquet"), Extractor(ENCODER, LAST_ALL_MEAN), ITEMS, print)
     assert not list(tmp_path.iterdir())

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax.cli import main
-from bert_jax.inspection.fertility import compared, measure
+from bert_jax.inspection.fertility import compare_fertility, measure_fertility
 from bert_jax.interchange.tokenizer_files import tokenizer_of
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
@@ -21,7 +21,7 @@ SENTENCES = ["the cats run to the river", "my aunt likes the naïve café", "ह
 
 def test_words_by_hand() -> None:
     tokenizer = wordpiece((*SPECIAL_TOKENS, "the", "cat", "##s", "un", "##se", "##en", ".", "'", "-", "s", "(", ")"))
-    found = measure(tokenizer, ["The (unseen) cats - the cat's xyz.", "..."])
+    found = measure_fertility(tokenizer, ["The (unseen) cats - the cat's xyz.", "..."])
     # the | un ##se ##en | cat ##s | the | cat ' s | [UNK], and ( ) - . . . . around them
     assert (found.unit, found.units, found.unit_pieces, found.whole) == ("word", 6, 11, 3)
     assert (found.pieces, found.unknown, found.bytes) == (18, 1, 0)
@@ -38,7 +38,7 @@ def test_words_of_every_kind_are_those_cut_one_by_one(kind: str) -> None:
         tokenizer = learn_byte_bpe(text, 340) if kind == "byte_bpe" else of_json(released_for(text, 340))
     else:
         tokenizer = sentencepiece(learn_sentencepiece(text, 70, kind, num_threads=1))
-    found = measure(tokenizer, SENTENCES)
+    found = measure_fertility(tokenizer, SENTENCES)
     alone = [len(ids) for text in SENTENCES for ids in tokenizer.encode_batch([f" {word}" for word in text.split()])]
     assert (found.units, found.unit_pieces, found.whole) == (len(alone), sum(alone), alone.count(1))
     assert found.pieces == found.unit_pieces
@@ -49,17 +49,17 @@ def test_words_of_every_kind_are_those_cut_one_by_one(kind: str) -> None:
 def test_scripts_without_spaces_are_counted_by_characters() -> None:
     texts = ["我们去北京。", "北京很大,café。", "ไปกรุงเทพ"]
     characters = sum(map(len, texts))
-    plain = measure(of_json(released()), texts)  # nearly no merges: every byte is a piece
+    plain = measure_fertility(of_json(released()), texts)  # nearly no merges: every byte is a piece
     assert (plain.unit, plain.units) == ("character", characters)
     assert plain.pieces == plain.unit_pieces == sum(len(text.encode()) for text in texts) - 2, "ca and é"
     assert plain.bytes == sum(len(c.encode()) for text in texts for c in text if ord(c) > 255)
     assert plain.whole == sum(ord(c) <= 255 for text in texts for c in text)
-    learned = measure(learn_byte_bpe(texts * 20, 400), texts)
+    learned = measure_fertility(learn_byte_bpe(texts * 20, 400), texts)
     assert learned.value < 1 < 2 < plain.value, "a piece may have several characters"
-    times, line = compared(learned, plain)
+    times, line = compare_fertility(learned, plain)
     assert times == learned.pieces / plain.pieces
     assert line.startswith(f"{times:.2f} times the tokens ")
-    assert measure(wordpiece((*SPECIAL_TOKENS, *"我们去北京。很大")), texts[:1]).value == 1.0
+    assert measure_fertility(wordpiece((*SPECIAL_TOKENS, *"我们去北京。很大")), texts[:1]).value == 1.0
 
 
 def test_vocab_says_what_it_wins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

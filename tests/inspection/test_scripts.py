@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.cli import main
 from bert_jax.corpora.store import Corpus
-from bert_jax.inspection.fertility import measure
+from bert_jax.inspection.fertility import measure_fertility
 from bert_jax.inspection.fit import few_heldout
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text.tokenizer import load, wordpiece
@@ -86,7 +86,7 @@ def test_byte_level_text_without_case_or_spaces(tmp_path: Path, capsys: pytest.C
 
 def test_words_that_lose_accents_do_not_stay_whole() -> None:
     tokenizer = wordpiece((*SPECIAL_TOKENS, "cafe", "the", "হ", "학"))
-    found = measure(tokenizer, ["the café the café"])
+    found = measure_fertility(tokenizer, ["the café the café"])
     assert (found.units, found.whole, found.kept, found.spoiled) == (4, 4, 2, 2)
     line = (
         "1.00 pieces a word, 50.0 % of words stay whole, 50.0 % are changed by stripped accents, 0.0 % of pieces are "

@@ -56,7 +56,7 @@ def test_a_changed_file_is_refused_where_the_list_is_there(exported: Path, tmp_p
     data = bytearray((folder / name).read_bytes())
     data[len(data) // 2] ^= 1
     (folder / name).write_bytes(data)
-    with pytest.raises(UserError, match=f"model: {name} is damaged: its sha256 is not that of SHA256SUMS; copy the"):
+    with pytest.raises(UserError, match=f"model: {name} is damaged: its sha256 differs from SHA256SUMS; copy the"):
         import_model(folder)
     (folder / name).unlink()
     with pytest.raises(UserError, match=f"'{name}', which SHA256SUMS lists, is missing"):

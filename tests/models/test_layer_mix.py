@@ -19,10 +19,10 @@ from bert_jax.models.model import Model
 from bert_jax.parts import catalogue
 from bert_jax.tasks.base import Setting
 from bert_jax.tasks.feature_tagging import Config, Task
-from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import wordpiece
 from tests.models.helpers import random_batch, tiny
 from tests.tasks import toy_tasks
+from tests.toy import learn_wordpiece
 
 MODEL = tiny(num_layers=4, layers="scanned", hidden_size=24, mlp_dim=16)
 LAYERS = typing.get_args(heads.Layers)

@@ -24,11 +24,11 @@ from bert_jax.recipes import recipes
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.task import Task, Variables
-from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import Tokenizer, wordpiece
 from bert_jax.training.mesh import unbox
 from bert_jax.training.step import count_targets
 from tests import toy
+from tests.toy import learn_wordpiece
 
 LENGTH = 64
 Text = tuple[Corpus, Tokenizer]

@@ -307,6 +307,8 @@ def test_every_key_may_hold_a_file(tmp_path: Path) -> None:
     assert set(found.values()) == {OwnCode("all.py", (tmp_path / "all.py").read_bytes()).name}
     assert len(found) == json.dumps(config).count("./all.py")
     assert "training.loggers.1" in found
+    alone = own_code.recorded_names({"training": {"loggers": "./all.py"}}, str(tmp_path))
+    assert list(alone) == ["training.loggers"]
 
 
 PARTS = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_jax.planning.plan import Machine, Plan, make
+from bert_jax.planning.plan import Machine, Plan, make_plan
 from tests.planning import tiny
 
 
@@ -13,4 +13,4 @@ def machine() -> Machine:
 
 @pytest.fixture(scope="session")
 def plan(machine: Machine) -> Plan:
-    return make(tiny.recipe(mesh={"weight_update": "replicated"}), machine, price_per_chip_hour=2.0)
+    return make_plan(tiny.recipe(mesh={"weight_update": "replicated"}), machine, price_per_chip_hour=2.0)

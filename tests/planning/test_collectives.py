@@ -39,7 +39,14 @@ def test_members_of_the_first_group(attributes, expected):
 
 @pytest.mark.parametrize(
     ("group", "axes"),
-    [([0, 4], ("data",)), ([0, 1, 2, 3], ("fsdp",)), ([*range(8)], ("data", "fsdp")), ([0, 1], ("?",)), ([3], ())],
+    [
+        ([0, 4], ("data",)),
+        ([0, 1, 2, 3], ("fsdp",)),
+        ([*range(8)], ("data", "fsdp")),
+        ([0, 1], ("part of fsdp",)),
+        ([0, 5], ("part of data", "fsdp")),
+        ([3], ()),
+    ],
 )
 def test_axes(group, axes):
     assert MESH.axes(group) == axes

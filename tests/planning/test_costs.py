@@ -11,7 +11,7 @@ from tests.planning.programs import product_of_cublas, program_of
 
 
 def cost(program: hlo.Computation) -> costs.Cost:
-    return costs.cost(program.root)
+    return costs.cost_of(program.root)
 
 
 FUSED = """

@@ -40,7 +40,7 @@ def compiled(topology: str, length: int, *, width=64, rate=0.1, dtype="bfloat16"
 
 def kernels(program: hlo.Computation) -> list[costs.Cost]:
     """Return the cost of each kernel of a program."""
-    return [costs.cost(one) for one in program.instructions if "tpu_custom_call" in one.attributes]
+    return [costs.cost_of(one) for one in program.instructions if "tpu_custom_call" in one.attributes]
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)

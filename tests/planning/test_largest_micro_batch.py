@@ -10,7 +10,7 @@ import pytest
 from bert_jax.planning import page
 from bert_jax.planning.compile import compile_phase
 from bert_jax.planning.largest_micro_batch import COMPILATIONS, _search, largest_micro_batches
-from bert_jax.planning.plan import Change, make
+from bert_jax.planning.plan import Change, make_plan
 from tests.planning import tiny
 from tests.planning.test_plan import with_memory
 
@@ -57,10 +57,10 @@ def test_what_is_found_is_the_largest(share: float) -> None:
     sizes = {"num_steps": 1000, "batch_size": 768, "max_length": 32}
     recipe = tiny.recipe(phases={"phase1": sizes, "phase2": {**sizes, "batch_size": 1536}})
     machine = tiny.machine()
-    memory = make(recipe, machine).phases[0].compiled.memory
+    memory = make_plan(recipe, machine).phases[0].compiled.memory
     small = with_memory(machine, memory.total + (share - 1) * memory.temporaries)
     tried: list[str] = []
-    plan = make(recipe, small)
+    plan = make_plan(recipe, small)
     found = largest_micro_batches(recipe, small, plan, tried.append)
     assert len(tried) <= COMPILATIONS
     rows = found["phase1"].rows

@@ -13,7 +13,7 @@ from bert_jax.cli.main import run
 from bert_jax.planning import page, topologies
 from bert_jax.planning.compile import compile_phase, out_of_memory
 from bert_jax.planning.largest_micro_batch import LargestMicroBatch
-from bert_jax.planning.plan import Change, Machine, make
+from bert_jax.planning.plan import Change, Machine, make_plan
 from bert_jax.planning.smallest_change import smallest_change
 from bert_jax.runs.recipe_plan import PlanRequest, PlanResult
 from bert_jax.training import mesh as meshes
@@ -60,7 +60,7 @@ def test_data_parallel_sums_gradients_over_data(plan):
 
 def test_a_sharded_update_sums_each_gradient_once(machine, plan, monkeypatch):
     monkeypatch.setattr(meshes, "SPLIT", 16)
-    sharded = make(tiny.recipe(), machine)
+    sharded = make_plan(tiny.recipe(), machine)
     memory, whole = sharded.phases[0].compiled.memory, plan.phases[0].compiled.memory
     assert memory.state < 0.25 * whole.state  # an eighth of the matrices, and the rest
     rows = {row.kind: row for row in sharded.phases[0].prediction.collectives}
@@ -73,7 +73,7 @@ def test_a_sharded_update_sums_each_gradient_once(machine, plan, monkeypatch):
 def test_fsdp_gathers_parameters(machine, plan, monkeypatch):
     """No matrix is large enough for a sharded update, as a note says."""
     monkeypatch.setattr(meshes, "SPLIT", 1000)
-    sharded = make(tiny.recipe(mesh={"data": 1, "fsdp": 8}), machine)
+    sharded = make_plan(tiny.recipe(mesh={"data": 1, "fsdp": 8}), machine)
     assert "8 devices divide no axis of 1000 or more" in sharded.notes[0]
     assert not plan.notes
     memory, whole = sharded.phases[0].compiled.memory, plan.phases[0].compiled.memory
@@ -89,7 +89,7 @@ def test_fsdp_gathers_parameters(machine, plan, monkeypatch):
 @pytest.mark.heavy
 def test_tensor_parallel_talks_over_tensor(machine):
     recipe = tiny.recipe(mesh={"data": 2, "tensor": 4}, training={"micro_batches": 2})
-    rows = make(recipe, machine).phases[0].prediction.collectives
+    rows = make_plan(recipe, machine).phases[0].prediction.collectives
     assert {axes for row in rows for axes in row.axes} >= {"data", "tensor"}
 
 
@@ -134,7 +134,7 @@ def test_micro_batches_of_a_phase(machine, plan, monkeypatch):
     monkeypatch.setattr("bert_jax.planning.plan.compile_phase", lambda *_: compiled)
     sizes = {"num_steps": 900, "batch_size": 64, "max_length": 32}
     recipe = tiny.recipe(phases={"phase1": sizes, "phase2": {**sizes, "micro_batches": 2}})
-    made = make(recipe, machine)
+    made = make_plan(recipe, machine)
     assert ", phase1.micro_batches=1, phase2.micro_batches=2, remat" in page.as_lines(made)[0]
     assert [phase["micro_batches"] for phase in page.as_record(made)["phases"]] == [1, 2]
     changed = recipe.variant(Change(micro_batches={"phase2": 4}), machine.devices)[1]
@@ -148,9 +148,9 @@ def test_micro_batches_of_a_phase(machine, plan, monkeypatch):
 @pytest.mark.heavy
 def test_what_does_not_fit_names_the_smallest_change(machine):
     recipe = tiny.recipe(phases={"phase1": {"num_steps": 1000, "batch_size": 1024, "max_length": 32}})
-    memory = make(recipe, machine).phases[0].compiled.memory
+    memory = make_plan(recipe, machine).phases[0].compiled.memory
     small = with_memory(machine, memory.total - 0.3 * memory.temporaries)
-    refused = make(recipe, small)
+    refused = make_plan(recipe, small)
     assert not refused.fits
     tried: list[str] = []
     first, same = smallest_change(recipe, small, refused, tried.append)
@@ -171,7 +171,7 @@ def test_phases_that_are_alike_are_compiled_once(machine, plan, monkeypatch):
     phases = {f"phase{number}": sizes | change for number, change in enumerate(changes, 1)}
     compiled, of = [], plan.phases[0].compiled
     monkeypatch.setattr("bert_jax.planning.plan.compile_phase", lambda *given: compiled.append(given[2].kind) or of)
-    made = make(tiny.recipe(phases=phases), machine)
+    made = make_plan(tiny.recipe(phases=phases), machine)
     assert compiled == ["phase1", "phase4", "phase5", "phase6"]
     assert [phase.phase.num_steps for phase in made.phases] == [500, 900, 500, 500, 500, 500]
     assert made.phases[1].seconds == pytest.approx(9 / 5 * made.phases[0].seconds)
@@ -194,7 +194,7 @@ def test_phases_that_fit_wait_for_those_that_do_not(machine, plan, monkeypatch):
 
     monkeypatch.setattr("bert_jax.planning.plan.compile_phase", pretend)
     small = with_memory(machine, once.memory.total + 0.4 * sizes["phase2"] * 2**20)
-    refused = make(recipe, small)
+    refused = make_plan(recipe, small)
     assert [phase.fits for phase in refused.phases] == [True, False]
     compiled.clear()
     tried: list[str] = []
@@ -297,7 +297,7 @@ def test_the_plan_is_printed_before_a_smaller_one_is_sought(plan):
 @pytest.mark.parametrize("topology", ["v4:2x2x1", "v5e:4x4", "v5p:2x2x1", "v6e:2x2"])
 def test_tpu(topology):
     recipe = tiny.recipe(model={"dtype": "bfloat16"})
-    made = make(recipe, Machine.of(topologies.parse(topology)))
+    made = make_plan(recipe, Machine.of(topologies.parse(topology)))
     assert made.fits
     least = 4 * (parameters() - tiny.VOCABULARY * tiny.SIZES["hidden_size"])  # the word embeddings may be split
     assert least < made.phases[0].compiled.memory.parameters <= 4 * parameters()

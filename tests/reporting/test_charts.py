@@ -6,9 +6,9 @@ import re
 import pytest
 
 from bert_jax.reporting import charts
-from bert_jax.reporting.charts import Chart, Series, svg
+from bert_jax.reporting.charts import Chart, Series, chart_svg
 from bert_jax.reporting.curves import Curves
-from bert_jax.reporting.measures import drawn_metrics, title
+from bert_jax.reporting.measures import drawn_metrics, metric_title
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_smoothing_keeps_a_constant_and_quiets_noise():
 
 
 def chart(points, **options):
-    return svg(Chart("loss", (Series("train", points, "train"),), **options))
+    return chart_svg(Chart("loss", (Series("train", points, "train"),), **options))
 
 
 def test_values_are_placed_where_the_axes_say():
@@ -127,7 +127,7 @@ def test_titles_order_the_charts_and_an_empty_one_leaves_a_metric_out():
     drawn = ["words_loss", "pairs/accuracy", "loss", "accuracy", "words_loss/legal"]
     assert drawn_metrics([record], titles) == drawn
     shown = ["Words, nats", "pairs: right", "Loss", "accuracy", "Words, nats: legal"]
-    assert [title(name, titles) for name in drawn] == shown
+    assert [metric_title(name, titles) for name in drawn] == shown
 
 
 def test_hostile_text_stays_text_in_a_notebook():

@@ -246,19 +246,33 @@ def test_a_value_is_held_against_its_strongest_baseline():
     of_parts = {f"unigram_cross_entropy/{part}": 3.0 for part in ("_", "old_text")}
     lines = measures.comparison_lines({"mlm_loss/_": 2.5, "mlm_loss/old_text": 2.5}, of_parts, "more")
     assert [line.partition(" 2.500")[0] for line in lines] == ["held-out mlm loss/_", "held-out mlm loss/old_text"]
-    assert measures.compare("mlm_loss", 4.5, known) == ("0.500 worse than 3-gram cloze 4.000", "bad")
-    assert measures.compare("mlm_loss/legal", 2.5, known) == ("0.500 better than unigram 3.000", "good")
-    assert measures.compare("mlm_loss/other", 2.5, known) == ("", "")
-    assert measures.compare("words_accuracy", 0.5, {"words_majority_rate": 0.3})[0].endswith("majority rate 0.300")
-    assert measures.compare("accuracy", 0.45, known) == ("0.050 worse than chance 0.500", "bad")
-    assert measures.compare("accuracy", 0.5, known) == ("no better than chance 0.500", "bad")
-    assert measures.compare("matthews_correlation/dev", 0.0, {}) == ("no better than a constant answer 0.000", "bad")
+    assert measures.compare_score("mlm_loss", 4.5, known) == ("0.500 worse than 3-gram cloze 4.000", "bad")
+    assert measures.compare_score("mlm_loss/legal", 2.5, known) == ("0.500 better than unigram 3.000", "good")
+    assert measures.compare_score("mlm_loss/other", 2.5, known) == ("", "")
+    assert measures.compare_score("words_accuracy", 0.5, {"words_majority_rate": 0.3})[0].endswith(
+        "majority rate 0.300"
+    )
+    assert measures.compare_score("accuracy", 0.45, known) == ("0.050 worse than chance 0.500", "bad")
+    assert measures.compare_score("accuracy", 0.5, known) == ("no better than chance 0.500", "bad")
+    assert measures.compare_score("matthews_correlation/dev", 0.0, {}) == (
+        "no better than a constant answer 0.000",
+        "bad",
+    )
     of_tasks = {"reviews/majority_rate": 0.5, "topics/majority_rate": 0.9, "scores/mean_label_loss": 2.0}
-    assert measures.compare("reviews/accuracy", 0.6, of_tasks) == ("0.100 better than majority rate 0.500", "good")
-    assert measures.compare("scores/loss", 1.0, of_tasks) == ("1.000 better than loss of the mean label 2.000", "good")
-    assert measures.compare("scores/pearson", 0.1, of_tasks) == ("0.100 better than a constant answer 0.000", "good")
-    assert measures.compare("mean", 0.6, of_tasks) == ("", "")
-    assert measures.compare("spearmanr", 0.12, {}) == ("0.120 better than a constant answer 0.000", "good")
+    assert measures.compare_score("reviews/accuracy", 0.6, of_tasks) == (
+        "0.100 better than majority rate 0.500",
+        "good",
+    )
+    assert measures.compare_score("scores/loss", 1.0, of_tasks) == (
+        "1.000 better than loss of the mean label 2.000",
+        "good",
+    )
+    assert measures.compare_score("scores/pearson", 0.1, of_tasks) == (
+        "0.100 better than a constant answer 0.000",
+        "good",
+    )
+    assert measures.compare_score("mean", 0.6, of_tasks) == ("", "")
+    assert measures.compare_score("spearmanr", 0.12, {}) == ("0.120 better than a constant answer 0.000", "good")
 
 
 def test_the_page_says_what_a_baseline_is(tmp_path):

@@ -17,6 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.parts import catalogue
 from bert_jax.reporting.loggers import mlflow, tensorboard, trackio, wandb
 from bert_jax.reporting.run_log import RunLog
+from bert_jax.training.experiment import TrainingConfig
 
 RUN = {"run_id": "id1", "name": "name", "config": {"model": {"num_layers": 2}}}
 
@@ -303,6 +304,12 @@ def test_a_store_that_fails_does_not_stop_training(tmp_path, monkeypatch, object
     log.flush()
     assert warnings
     assert all("403" in w for w in warnings)
+
+
+def test_loggers_may_have_commas_between_them():
+    assert TrainingConfig(loggers=("tensorboard, wandb",)).loggers == ("tensorboard", "wandb")
+    own = f"a,b.py@{'0' * 16}"
+    assert TrainingConfig(loggers=(own, "wandb")).loggers == (own, "wandb")
 
 
 def test_loggers_are_found_by_file_name():

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from bert_jax.reporting import page
-from bert_jax.reporting.report_errors import errors
-from bert_jax.reporting.summary import heading, steps_done
+from bert_jax.reporting.report_errors import error_sections
+from bert_jax.reporting.summary import report_title, steps_done
 from tests.reporting.test_report import text_of
 
 RUN = {
@@ -97,7 +97,7 @@ def test_what_is_not_known_is_not_said(tmp_path):
 )  # fmt: skip
 def test_the_text_has_a_name(corpus, private, expected):
     run = {**RUN, "config": {"objective": {}, "corpus": corpus, "private": private}}
-    assert heading(run) == f"ELECTRA, 1.50M parameters, pretrained {expected}".rstrip()
+    assert report_title(run) == f"ELECTRA, 1.50M parameters, pretrained {expected}".rstrip()
 
 
 def test_fine_tuning_begins_with_what_it_is(tmp_path):
@@ -171,6 +171,6 @@ def test_keys_do_not_break_and_narrow_windows_name_each_cell():
 def test_a_table_that_may_not_fit_says_so(number, style):
     labels = [f"label {i}" for i in range(number)]
     found = {"kind": "classes", "confusion": {"labels": labels, "counts": [[1] * number] * number}}
-    html = errors({"splits": {"dev": found}})
+    html = error_sections({"splits": {"dev": found}})
     assert ("scroll sideways" in html) == bool(style)
     assert f'class="small sideways {style}"' in html or not style

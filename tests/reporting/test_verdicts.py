@@ -34,7 +34,7 @@ def test_a_discriminator_that_finds_nothing_is_told_so():
         "more",
     ]
     leading = ["replaced_loss", "replaced_precision", "replaced_recall", "replaced_accuracy", "mlm_accuracy"]
-    assert measures.headline({"step": 1, "split": "eval", "time": 0.0, **BLIND}, False, None, titles) == leading
+    assert measures.headline_metrics({"step": 1, "split": "eval", "time": 0.0, **BLIND}, False, None, titles) == leading
 
 
 def test_the_line_of_an_evaluation_has_the_parts_of_one_metric():
@@ -97,7 +97,7 @@ def spread(share, number):
 )  # fmt: skip
 def test_better_is_more_than_two_standard_errors(value, baselines, error, said, colour):
     errors = {} if error is None else {"accuracy": error}
-    assert measures.compare("accuracy", value, baselines, errors) == (said, colour)
+    assert measures.compare_score("accuracy", value, baselines, errors) == (said, colour)
     shown = "" if error is None else f" ± {error:.3f}"
     lines = measures.comparison_lines({"accuracy": value}, baselines, "cure", None, errors)
     assert lines[0] == f"held-out accuracy {value:.3f}{shown}: {said}"
@@ -107,11 +107,12 @@ def test_better_is_more_than_two_standard_errors(value, baselines, error, said, 
 def test_losses_are_compared_the_other_way_round():
     baselines = {"mean_label_loss": 1.0, "mean_label_loss_standard_error": 0.1}
     assert (
-        measures.compare("loss", 0.5, baselines, {"loss": 0.1})[0] == "0.500 better than loss of the mean label 1.000"
+        measures.compare_score("loss", 0.5, baselines, {"loss": 0.1})[0]
+        == "0.500 better than loss of the mean label 1.000"
     )
-    assert measures.compare("loss", 0.8, baselines, {"loss": 0.1})[1] == "doubt"
-    assert measures.compare("spearmanr", 0.3, {}, {"spearmanr": 0.2})[1] == "doubt"
-    assert measures.compare("pearson", 0.3, {}, {"pearson": 0.1}) == (
+    assert measures.compare_score("loss", 0.8, baselines, {"loss": 0.1})[1] == "doubt"
+    assert measures.compare_score("spearmanr", 0.3, {}, {"spearmanr": 0.2})[1] == "doubt"
+    assert measures.compare_score("pearson", 0.3, {}, {"pearson": 0.1}) == (
         "0.300 better than a constant answer 0.000",
         "good",
     )

@@ -121,8 +121,13 @@ def begins_pretraining(folder: Path) -> int:
     ("encoder", "fields", "size", "message"),
     [
         ("modernbert", {"mlp_dim": 400}, "tiny", "has mlp_dim 192, less than the 400 of .*; it can grow to base, la"),
-        ("bert", {}, "table6_L6_H768_A3", "has heads of width 256, not 64 as those of .*; it can grow to base, l"),
-        ("bert", {"num_heads": 4}, "mini", "has heads of width 64, not 32 as those of .*; it fits into no size"),
+        (
+            "bert",
+            {},
+            "table6_L6_H768_A3",
+            "has heads of width 256, not 64 like the heads of .*; it can grow to base, l",
+        ),
+        ("bert", {"num_heads": 4}, "mini", "has heads of width 64, not 32 like the heads of .*; it fits into no size"),
         ("electra", {"embedding_size": 64}, "base", "has embeddings without a projection to its layers, unlike"),
     ],
 )

@@ -14,7 +14,7 @@ from bert_jax.interchange.architectures import HeadClass
 from bert_jax.interchange.hugging_face import export_model
 from bert_jax.interchange.loading import load
 from bert_jax.interchange.trained_model import TrainedModel
-from bert_jax.resizing.pruning import cut, importance, pruned_config
+from bert_jax.resizing.pruning import cut_model, importance, pruned_config
 from bert_jax.runs.prediction import load_tuned, make_task
 from bert_jax.task import Variables
 from bert_jax.tasks.base import KIND
@@ -93,7 +93,7 @@ def test_silent_units_are_as_good_as_none(model, scores):
     silent = model.params
     for layer in range(LAYERS):
         silent = silence(silent, layer, 0.0, np.argsort(units[layer])[: UNITS - 20])
-    pruned = cut(model, dataclasses.replace(model.config, mlp_dim=20), units, layers)
+    pruned = cut_model(model, dataclasses.replace(model.config, mlp_dim=20), units, layers)
     before, without = losses(model, model.params, silent)
     np.testing.assert_allclose(losses(pruned, pruned.params)[0], without, rtol=1e-5)
     assert np.abs(without - before).max() > 1e-3
@@ -101,7 +101,7 @@ def test_silent_units_are_as_good_as_none(model, scores):
 
 def test_the_layers_that_matter_most_stay_in_order(model, scores):
     units, _ = scores
-    pruned = cut(model, dataclasses.replace(model.config, num_layers=2), units, np.array([5.0, 1.0, 3.0]))
+    pruned = cut_model(model, dataclasses.replace(model.config, num_layers=2), units, np.array([5.0, 1.0, 3.0]))
     old, new = model.params["encoder"], pruned.params["encoder"]
     for was, now in (("layer_0", "layer_0"), ("layer_2", "layer_1")):
         jax.tree.map(np.testing.assert_array_equal, new[now], old[was])

@@ -16,7 +16,7 @@ from bert_jax.interchange.workdir import import_into_workdir
 from bert_jax.models.encoders import roberta
 from bert_jax.models.model import LM_HEAD, POOLER, Model
 from bert_jax.records import SPECIAL_TOKENS
-from bert_jax.resizing.smaller import trim, write
+from bert_jax.resizing.smaller import trim_vocabulary, write_smaller
 from bert_jax.text.tokenizer import wordpiece
 from bert_jax.training.mesh import unbox
 from tests.models.helpers import random_params, tiny
@@ -67,7 +67,7 @@ def outputs(model: TrainedModel, text: str) -> dict[str, np.ndarray]:
 
 def test_the_logits_of_kept_pieces_stay(pretrained):
     model = load(pretrained)
-    smaller = trim(model, TEXTS)
+    smaller = trim_vocabulary(model, TEXTS)
     kept = [model.tokenizer.vocab.index(piece) for piece in smaller.tokenizer.vocab]
     assert smaller.config.vocab_size == smaller.tokenizer.size == len(kept) < model.tokenizer.size
     assert {*TOKENIZER.vocab} - {*smaller.tokenizer.vocab} == {"zyx", "dada"}
@@ -84,9 +84,9 @@ def test_positions_of_roberta_follow_the_padding_id(tmp_path):
     config = roberta.Config(tokenizer.size, 16, num_layers=1, num_heads=2, mlp_dim=32, max_length=16)
     export_model(TrainedModel("", random_params(config), config, tokenizer), tmp_path / "model", "the card")
     model = load(str(tmp_path / "model"))
-    smaller = trim(model, ["a cat"])
+    smaller = trim_vocabulary(model, ["a cat"])
     assert smaller.tokenizer.pad_id == tokenizer.pad_id - 2
-    write({"original": model, "trimmed": smaller}, str(tmp_path / "out"))
+    write_smaller({"original": model, "trimmed": smaller}, str(tmp_path / "out"))
     found, wanted = outputs(load(str(tmp_path / "out")), "a cat"), outputs(model, "a cat")
     np.testing.assert_array_equal(found["sequence"], wanted["sequence"])
 

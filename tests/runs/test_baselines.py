@@ -13,10 +13,10 @@ from bert_jax.objectives import ltr, mlm
 from bert_jax.recipes.pretraining_settings import PretrainingSettings
 from bert_jax.rows.phases import Phase
 from bert_jax.runs.baselines import _describe_imbalance, _in_a_line, write_baselines
-from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import wordpiece
 from tests import toy
 from tests.objectives.texts import objective
+from tests.toy import learn_wordpiece
 
 
 def test_unbalanced_labels_come_with_what_mends_them() -> None:

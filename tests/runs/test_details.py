@@ -13,9 +13,9 @@ from bert_jax.reporting.report import DETAILS
 from bert_jax.runs.finetuning_end import details_of
 from bert_jax.runs.prediction import make_task, predict_split
 from bert_jax.tasks.base import Setting
-from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import wordpiece
 from tests.tasks import toy_tasks
+from tests.toy import learn_wordpiece
 
 LABELS = {
     "classification": ("neg", "pos"),

@@ -58,9 +58,7 @@ def test_a_vocabulary_that_the_corpus_was_not_made_with_is_found_before_anything
 def test_later_it_is_an_error_that_names_the_file(inputs: Inputs) -> None:
     file = damaged(inputs)
     bound = dataclasses.replace(inputs, bound=True)
-    with pytest.raises(
-        UserError, match=f"{file} is damaged: its sha256 is not that of vocab.json; put the old one back"
-    ):
+    with pytest.raises(UserError, match=f"{file} is damaged: its sha256 differs from vocab.json; put the old one back"):
         bound.open_vocabulary(lambda _: None)
 
 

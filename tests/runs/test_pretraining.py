@@ -105,7 +105,7 @@ def test_the_revisions_of_a_run_are_exported_one_by_one(
         assert problem in capsys.readouterr().err
     (tmp_path / "ep0-ba7-rank0.pt").write_bytes(b"PK")
     for workdir, problem in (
-        (tmp_path / "none", f"there is no folder {tmp_path / 'none'}; give that of a run"),
+        (tmp_path / "none", f"there is no folder {tmp_path / 'none'}; give the folder of a run"),
         (output / "step3", "has no revisions; a run that is begun with --config.checkpoints.at=pythia"),
     ):
         assert run(["export", f"--workdir={workdir}", "--revisions", f"--output={tmp_path / 'other'}"]) == 2
@@ -241,7 +241,7 @@ def test_another_vocabulary_in_the_workdir(
     vocab = tmp_path / "run" / "vocab.txt"
     vocab.write_text(vocab.read_text() + "extra\n")
     assert pretrain(tmp_path, toy.recipe(text)) == 2
-    assert f"{vocab} is damaged: its sha256 is not that of vocab.json" in capsys.readouterr().err
+    assert f"{vocab} is damaged: its sha256 differs from vocab.json" in capsys.readouterr().err
 
 
 @on_one_device

@@ -20,7 +20,7 @@ from bert_jax.cli.main import run
 from bert_jax.errors import UserError
 from bert_jax.losses.teacher import Teacher, TeacherConfig, content
 from bert_jax.metric_names import titles_of
-from bert_jax.reporting.measures import headline
+from bert_jax.reporting.measures import headline_metrics
 from bert_jax.reporting.progress import ProgressLine
 from bert_jax.runs import cached_teacher
 from bert_jax.runs.cached_teacher import fill
@@ -110,7 +110,7 @@ def test_the_loss_is_that_of_the_labels_in_training_too(tuned: Path) -> None:
     assert f"loss {metrics['loss']:.3f} acc {metrics['accuracy']:.3f}  soft {metrics['soft_loss']:.3f}" in line.line()
     assert "total" not in line.line()
     evaluated = {"split": "eval", "step": 1, "soft_loss": 0.2, "loss": 0.5, "accuracy": 0.75}
-    assert headline(evaluated, True, "accuracy", titles_of(task)) == ["accuracy", "loss", "soft_loss"]
+    assert headline_metrics(evaluated, True, "accuracy", titles_of(task)) == ["accuracy", "loss", "soft_loss"]
 
 
 @pytest.mark.parametrize(

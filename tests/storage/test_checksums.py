@@ -27,7 +27,7 @@ def test_what_changed_is_named(folder: Path) -> None:
     (folder / "unlisted").write_text("d")
     assert first_damage(folder) is None
     (folder / "b b").write_text("b c")
-    assert first_damage(folder) == "b b is damaged: its sha256 is not that of SHA256SUMS"
+    assert first_damage(folder) == "b b is damaged: its sha256 differs from SHA256SUMS"
     (folder / "a").unlink()
     assert first_damage(folder) == "'a', which SHA256SUMS lists, is missing"
 

@@ -34,7 +34,7 @@ def test_it_is_an_error(strange: Path) -> None:
             read(strange)
         assert (found.value.filename, found.value.strerror) == ("strange", "is a pipe, a socket or a device")
     assert reading.read_object(strange) is None
-    assert not reading.holds(strange, b"")
+    assert not reading.has_content(strange, b"")
 
 
 NAMES = ("run.json", "status.json", "metrics.jsonl", "vocab.txt")

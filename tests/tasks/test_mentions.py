@@ -124,6 +124,15 @@ def test_mentions_without_a_vector_are_counted(tmp_path: Path) -> None:
     assert "train: 2 of 6 mentions (33.3%) are of entities without a vector" in notes
 
 
+def test_a_mention_that_is_cut_off_is_noted() -> None:
+    """A row has 16 positions: [CLS], 14 pieces and [SEP]. The last mark may be cut off, the mention may not."""
+    words = ["the", "people"] * 6
+    fits, cut = (example(" ".join(["anna", *words[:number], "oslo"]), "anna", "oslo") for number in (9, 10))
+    assert not any("mention beyond" in note for note in make([fits], {}, width=0).notes)
+    notes = make([fits, cut], {}, width=0).notes
+    assert "train: 1 of 2 texts have a mention beyond 16 tokens, which is not read" in notes
+
+
 def test_an_encoder_without_vectors_gets_none() -> None:
     task = make(TEXTS, {})
     assert not {"entity_ids", "entity_vectors"} & task.batch_specs[KIND].keys()

@@ -17,8 +17,8 @@ from bert_jax.rows.rows_config import Packing
 from bert_jax.runs.finetuning import Finetuning
 from bert_jax.runs.inputs import initial_of_run
 from bert_jax.tasks.base import ExampleTask, Setting
-from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import Tokenizer, wordpiece
+from tests.toy import learn_wordpiece
 
 FILLERS = ["the", "film", "was", "seen", "by", "many", "people", "in", "a", "small", "town", "today"]
 GOOD, BAD = ["great", "lovely", "bright"], ["awful", "dull", "boring"]

@@ -14,7 +14,7 @@ import tokenizers
 from bert_jax.corpora.prepare import VocabularyConfig, learn_tokenizer
 from bert_jax.corpora.shard_job import _spans
 from bert_jax.errors import UserError
-from bert_jax.inspection.fertility import measure
+from bert_jax.inspection.fertility import measure_fertility
 from bert_jax.interchange.tokenizer_files import write_tokenizer
 from bert_jax.models.encoders import bert, xlnet
 from bert_jax.rows.example_rows import pair_sequences
@@ -101,7 +101,7 @@ def test_a_text_is_found_among_its_special_tokens(ours: Tokenizer) -> None:
     passage = read_passage(ours, "the cats run")
     assert passage.ids.tolist() == ours.encode_batch(["the cats run"])[0].tolist()
     assert (passage.starts[0], passage.ends[-1]) == (0, 12)
-    assert measure(ours, ["the cats run"]).pieces == len(passage.ids)
+    assert measure_fertility(ours, ["the cats run"]).pieces == len(passage.ids)
     assert len(_spans(ours, "the cats run", passage.ids)) == len(passage.ids)
 
 

@@ -14,17 +14,18 @@ import tokenizers
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text import learn
-from bert_jax.text.learn import count_words, learn_from_counts, learn_wordpiece, merge
+from bert_jax.text.learn import count_words, learn_from_counts, merge
 from bert_jax.text.tokenizer import load, wordpiece
+from tests.toy import learn_wordpiece
 
 LEARN_IN_A_PROCESS = """
 import hashlib, random
-from bert_jax.text.learn import learn_wordpiece
+from bert_jax.text.learn import count_words, learn_from_counts
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
 words = ["".join(random.Random(i).choices("abcdefghijklmnopqrstuvwxyzéßж中", k=2 + i % 9)) for i in range(3000)]
-print(hashlib.sha256("\\n".join(learn_wordpiece([" ".join(random.Random(i).choices(words, k=50)) for i in range(400)],
-                                                1500)).encode()).hexdigest())
+counts = count_words(" ".join(random.Random(i).choices(words, k=50)) for i in range(400))
+print(hashlib.sha256("\\n".join(learn_from_counts(counts, 1500)).encode()).hexdigest())
 texts = [f"{a}{b} {b}{c} the {c}{a}" for a in "xayb" for b in "zwcé" for c in "mno日"]
 print(learn_byte_bpe(texts, 340).sha256)
 texts = [" ".join(random.Random(i).choices(words[:300], k=15)) for i in range(250)]

@@ -9,10 +9,10 @@ import tokenizers
 
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
-from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
 from bert_jax.text.tokenizer import Tokenizer, check_name, existing, file_name, find, load, sentencepiece, wordpiece
+from tests.toy import learn_wordpiece
 
 TEXTS = ["the cats run to the river", "The dog runs, and the cat sees it."] * 20
 

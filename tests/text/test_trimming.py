@@ -8,11 +8,11 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.records import SPECIAL_TOKENS
 from bert_jax.text import tokenizer as tokenizers
-from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.learn_byte_bpe import learn_byte_bpe
 from bert_jax.text.learn_sentencepiece import learn_sentencepiece
 from bert_jax.text.tokenizer import Tokenizer, of_json, sentencepiece, wordpiece
 from tests.text.byte_level_files import released_for
+from tests.toy import learn_wordpiece
 
 KINDS = (
     *("wordpiece", "wordpiece_json", "byte_bpe", "modern_bert"),

@@ -52,7 +52,7 @@ def test_a_run_that_diverges(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_the_newest_sound_step_is_named() -> None:
-    error = diverged("the parameters are not finite after 1,030 steps", 1000)
+    error = diverged("the parameters are not finite after 1,030 steps", 1000, False)
     assert isinstance(error, RepeatingError)
     assert "step 1,000 is the newest verified checkpoint before that" in str(error)
     assert "--init=WORKDIR@1000" in str(error)

@@ -10,7 +10,7 @@ import pytest
 from jax.profiler import ProfileData
 
 from bert_jax.reporting.report import write_report
-from bert_jax.reporting.report_speed import kernels
+from bert_jax.reporting.report_speed import kernel_times
 from bert_jax.training import profiling
 from tests.training.test_profiling import trained
 
@@ -112,7 +112,7 @@ def test_the_report_of_a_run_on_a_gpu_says_how_a_step_splits(
     "damaged", [{}, {"milliseconds": [1]}, {"milliseconds": {"idle": "x"}}, {"milliseconds": {"idle": 0}}, {"steps": 1}]
 )
 def test_a_damaged_split_is_left_out(damaged: Any) -> None:
-    assert kernels(damaged) == ""
+    assert kernel_times(damaged) == ""
 
 
 def report(workdir: Path) -> str:

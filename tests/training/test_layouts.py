@@ -18,7 +18,6 @@ from bert_jax.models.encoders import bert
 from bert_jax.objectives.base import Setting
 from bert_jax.objectives.mlm_nsp import Config, Objective
 from bert_jax.rows.phases import Phase
-from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import Tokenizer, wordpiece
 from bert_jax.training import mesh as meshes
 from bert_jax.training.mesh import MeshConfig
@@ -27,6 +26,7 @@ from bert_jax.training.schedules import linear
 from bert_jax.training.state import InitialState
 from bert_jax.training.step import jit_train_step, make_gradients, make_train_step
 from tests import toy
+from tests.toy import learn_wordpiece
 from tests.training.line import WIDTH, Line, Points, train
 
 ROWS = 16

@@ -29,7 +29,6 @@ from bert_jax.rows.phases import Phase, Phases
 from bert_jax.rows.share import WHOLE, Share
 from bert_jax.runs.checks import check_lanes, check_memory
 from bert_jax.task import Variables
-from bert_jax.text.learn import learn_wordpiece
 from bert_jax.text.tokenizer import Tokenizer, wordpiece
 from bert_jax.training import mesh as meshes
 from bert_jax.training.evaluation import Evaluation
@@ -39,6 +38,7 @@ from bert_jax.training.optimizers import adamw
 from bert_jax.training.schedules import linear
 from bert_jax.training.state import TrainState
 from tests import toy
+from tests.toy import learn_wordpiece
 
 LANES, LENGTH, STEPS = 16, 8, 7
 ALL = LENGTH * STEPS  # memory that holds all that a lane has read

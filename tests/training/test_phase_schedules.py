@@ -114,7 +114,8 @@ def test_a_schedule_of_a_phase_that_rises_for_long_says_so() -> None:
     of = experiment({"warmup_steps": 0}, phase3={**OWN, "warmup_steps": 3})
     [line_] = [one for schedule, steps in of.schedules.values() for one in schedule.remarks(steps)]
     assert line_ == (
-        f"the learning rate rises for 3 of 5 steps ({AT}); --{AT}.warmup_fraction=0.1 lets it rise for a tenth of them"
+        f"the learning rate rises for 3 of 5 steps ({AT}); --{AT}.warmup_fraction=0.1 lets it rise for a tenth of the "
+        "steps"
     )
 
 

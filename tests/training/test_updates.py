@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.encoders import bert
 from bert_jax.models.model import fresh_params
 from bert_jax.models.transformer import stack_layers, unstack_layers
-from bert_jax.training.optimizers import adamax, adamw, lamb
+from bert_jax.training.optimizers import adagrad, adamax, adamw, lamb
 from bert_jax.training.optimizers.base import Rule, decay_mask
 from bert_jax.training.schedules import cosine, linear, linear_from_zero, warmup_stable_decay
 from bert_jax.training.schedules.base import Warmup
@@ -152,7 +152,21 @@ def adamax_by_hand(
     return weights
 
 
+def adagrad_by_hand(params: Any, gradients: list[Any], rate: float = 0.01) -> dict[str, np.ndarray]:
+    """Duchi et al. 2011, with diagonal matrices and the clipping of BERT; nothing decays."""
+    weights = leaves(params)
+    sums = {k: np.full_like(w, 0.1) for k, w in weights.items()}
+    for gradient in map(leaves, gradients):
+        norm = np.sqrt(sum((g**2).sum() for g in gradient.values()))
+        for k, w in weights.items():
+            g = gradient[k] / max(norm, 1.0)
+            sums[k] += g**2
+            weights[k] = w - rate * g / np.sqrt(sums[k])
+    return weights
+
+
 UPDATES: list[tuple[Rule, Any]] = [
+    (adagrad.Optimizer(), adagrad_by_hand),
     (adamw.Optimizer(), by_hand),
     (lamb.Optimizer(), lamb_by_hand),
     (adamax.Optimizer(), adamax_by_hand),

@@ -141,7 +141,7 @@ def test_the_command_ends_with_one_line(exports: list[Path], tmp_path: Path, nam
     (folder / name).write_bytes(data)
     done = command("import", f"--input={folder}", f"--workdir={tmp_path / 'run'}")
     assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {folder}: {name} is damaged: its sha256 is not that of SHA256SUMS; ")
+    assert done.stderr.startswith(f"error: {folder}: {name} is damaged: its sha256 differs from SHA256SUMS; ")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "run").exists()
 

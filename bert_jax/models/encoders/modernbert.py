@@ -23,7 +23,7 @@ from flax import linen as nn
 from bert_jax.configuration import check_fields
 from bert_jax.errors import UserError
 from bert_jax.models import heads
-from bert_jax.models.config import Block, TransformerConfig
+from bert_jax.models.config import Block, ModelConfig, TransformerConfig
 from bert_jax.models.dropout import RowRng, dropout
 from bert_jax.models.encoding import Encoding
 from bert_jax.models.gradients import gather, look_up
@@ -119,10 +119,10 @@ class Config(TransformerConfig):
         return tuple(map(block, range(self.num_layers)))
 
 
-class _Embeddings(nn.Module):
+class Embeddings(nn.Module):
     """The embeddings of words, normalised."""
 
-    config: TransformerConfig
+    config: ModelConfig
 
     def setup(self) -> None:
         config = self.config
@@ -148,7 +148,7 @@ class Encoder(nn.Module):
     reads: ClassVar[frozenset[str]] = READS | {"position_ids"}
 
     def setup(self) -> None:
-        self.embeddings = _Embeddings(self.config)
+        self.embeddings = Embeddings(self.config)
         add_layers(self, self.config)
         self.layer_norm = LayerNorm(self.config)
 

@@ -70,4 +70,4 @@ def flatten(config: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 def check_loggers(names: Sequence[str]) -> None:
     """Raise ``UserError`` unless each of ``names`` is a logger: a file of this package, or a user's file."""
     for name in names:
-        catalogue.find("reporting.loggers", name, having="Logger")
+        catalogue.find("reporting.loggers", name, having="Logger", where="config.training.loggers")

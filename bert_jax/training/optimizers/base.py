@@ -50,13 +50,13 @@ class Rule(abc.ABC):
                 f"({type(error).__name__}: {first_line(error)})"
             ) from error
         for what, old, new in (("state", state, after), ("parameters", params, direction)):
-            if differs := changed(old, new):
+            if differs := changed_leaf(old, new):
                 raise UserError(
                     f"{file}: an update changes shape or dtype of the {what} ({differs}), which have to stay"
                 )
 
 
-def changed(old: Any, new: Any) -> str:
+def changed_leaf(old: Any, new: Any) -> str:
     """Return the first leaf that differs between two trees of shapes, or ""."""
     trees = ({jax.tree_util.keystr(p): x for p, x in jax.tree_util.tree_leaves_with_path(tree)} for tree in (old, new))
     before, after = ({path: f"{np.dtype(x.dtype)}{list(x.shape)}" for path, x in tree.items()} for tree in trees)
@@ -76,19 +76,18 @@ def decay(rate: float) -> optax.GradientTransformation:
 
 def decay_mask(params: Any) -> Any:
     """Return a tree that is True where weight decay applies: except in leaves whose names end in "bias" or "scale"."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: not _leaf_name(path).endswith(("bias", "scale")), params)
+
+    def decays(path: tuple[Any, ...], _: Any) -> bool:
+        return not any(name.endswith(("bias", "scale")) for name in _names(path)[-1:])
+
+    return jax.tree_util.tree_map_with_path(decays, params)
 
 
 def own_axes(path: tuple[Any, ...], weight: jax.Array) -> tuple[int, ...]:
-    """Return the axes of one parameter in the leaf ``weight``: all, but for the first where layers are stacked."""
-    return tuple(range(1 if _is_stacked(path) else 0, weight.ndim))
+    """Return the axes of one parameter in the leaf ``weight``: all; where layers are stacked, all after the first."""
+    return tuple(range(1 if "layers" in _names(path) else 0, weight.ndim))
 
 
-def _is_stacked(path: tuple[Any, ...]) -> bool:
-    """Return whether the leaf at ``path`` holds the parameters of several layers, along its first axis."""
-    return any(isinstance(key, jax.tree_util.DictKey) and key.key == "layers" for key in path)
-
-
-def _leaf_name(path: tuple[Any, ...]) -> str:
-    names = [str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey)]
-    return names[-1] if names else ""
+def _names(path: tuple[Any, ...]) -> list[str]:
+    """Return the keys of dictionaries on the path to a leaf."""
+    return [str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey)]

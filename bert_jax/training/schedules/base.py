@@ -83,7 +83,7 @@ class Warmup(abc.ABC):
         if 2 * warmup < num_train_steps:
             return ()
         rising = f"the learning rate rises for {warmup:,} of {num_train_steps:,} steps ({self.path})"
-        return (f"{rising}; --{self.path}.warmup_fraction=0.1 lets it rise for a tenth of them",)
+        return (f"{rising}; --{self.path}.warmup_fraction=0.1 lets it rise for a tenth of the steps",)
 
     def make(self, num_train_steps: int) -> optax.Schedule:
         """Return the function that maps a step to its learning rate.
