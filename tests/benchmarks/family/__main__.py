@@ -4,8 +4,8 @@
         [--page=tests/benchmarks/family.md]
 
 The same command goes on after a stop: a run that is finished is never computed again. ``--only`` runs some rows; the
-table has all rows that are finished in FOLDER: table.md, table.json, report.html, picture.svg. ``--page`` is a page that
-gets the table, and beside it the picture.
+table has all rows that are finished in FOLDER: table.md, table.json, report.html and picture.svg. ``--page`` is a page
+that gets the table, and beside it the picture.
 """
 
 from __future__ import annotations
