@@ -108,9 +108,9 @@ class Checkpoints:
     ):
         """
         Args:
-          name: what errors call the parameters, if they are written only once. If None, the steps of a run are saved.
+          name: what errors call the parameters, if they are saved only once. If None, the steps of a run are saved.
           first: a tree like the trees to save; too little space for it is an error now, not at the first save.
-          at: the steps that are kept whatever ``config`` says of others.
+          at: the steps that are kept for ever, besides the steps that ``config`` keeps.
         """
         _drop_late_writes()
         self._steps, self._name = steps_folder(workdir), name
@@ -153,8 +153,8 @@ class Checkpoints:
                 continue
             if not (place / files.UNFINISHED).exists():
                 raise UserError(
-                    f"{place} is in the way of a save: it has the name of a step, and is none that is whole; remove "
-                    "it, then run the same command"
+                    f"{place} is in the way of a save: it has the name of a step, and is no complete step; remove it, "
+                    "then run the same command"
                 )
             if distributed.is_first():
                 place.rmtree()

@@ -156,10 +156,10 @@ def heldout_errors(by_split: Mapping[str, Mapping[str, float]]) -> dict[str, flo
 
 
 def in_a_line(metrics: Mapping[str, Any]) -> str:
-    """Return the metrics of an evaluation as text. Of the first metric that has several parts, the parts follow it.
+    """Return the metrics of an evaluation as text. The first metric with several parts has them in brackets.
 
-    The parts of other metrics are in the log and in the report. A part is what comes after the slash in the name of a
-    metric that has a value for the whole, too.
+    The parts of other metrics are in the log and in the report alone. ``mlm_loss/legal`` is a part of ``mlm_loss`` if
+    both are there.
     """
     parts: dict[str, list[str]] = {}
     for name in metrics:

@@ -229,9 +229,10 @@ class JsonEngine:
             yield np.array(encoding.ids, np.int32).tobytes()
 
     def _word_cache(self) -> tuple[_WordCache, Callable[[str], bool] | None] | None:
-        """Return a cache of words, and which texts are encoded word by word (None: all); None without such texts.
+        """Return a cache of words, and a test whether a text is encoded word by word (None: every text is).
 
-        A text is encoded word by word if its only white space is single spaces, and the rules look at no two words.
+        Return None if no text is. A text is encoded word by word if its only white space is single spaces, and the
+        rules look at no two words.
         """
         splitters = roles.flat_steps(self.content["pre_tokenizer"], "pretokenizers")
         types = [step["type"] for step in splitters]

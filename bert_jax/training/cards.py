@@ -1,6 +1,6 @@
 """Says which NVIDIA cards this machine has, and why JAX does not use them. ``nvidia-smi`` comes with the driver.
 
-JAX itself computes on the CPU without a word, or with a long one, where a driver is too old, a library is missing or a
+JAX itself computes on the CPU, silently or with pages of text, where a driver is too old, a library is missing or a
 variable hides the cards.
 """
 
@@ -160,7 +160,7 @@ def held(driver: Driver) -> str:
 
 @contextlib.contextmanager
 def _heard() -> Iterator[list[logging.LogRecord]]:
-    """Context manager that keeps what JAX logs about its platforms, a traceback among it, off the screen."""
+    """Context manager: collect the log of JAX about its platforms, which may have a traceback, and do not print it."""
     records: list[logging.LogRecord] = []
     logger = logging.getLogger("jax._src.xla_bridge")
 

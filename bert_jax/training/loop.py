@@ -48,12 +48,12 @@ class _EvaluationsProtocol(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run: what is trained, from what on, and who is told.
+    """A run: its task and settings, its start, and the observer that shows it.
 
     Attributes:
       observer: it also names the workdir.
-      facts: what is saved with every checkpoint besides the state: resolved config, fingerprints, versions.
-      peak_flops: the highest FLOP/s of matrix products on all devices together, of which ``mfu`` is the share.
+      facts: they are saved with every checkpoint besides the state: resolved config, fingerprints, versions.
+      peak_flops: the highest FLOP/s of matrix products on all devices together; ``mfu`` is a share of it.
       start: a function that replaces parameters of a fresh state, to start from another model. Not called on a resume.
       given_frozen: a function that replaces the frozen variables. It is also called on a resume, since no checkpoint
         holds frozen variables.
