@@ -196,7 +196,7 @@ class _Trainer:
                 break
             distributed.at(done, "reading")
         self._finish()
-        params, at_end = meshes.whole(self._state.params), self._phases.phases[-1].kind
+        params, at_end = meshes.gathered(self._state.params), self._phases.phases[-1].kind
         return result or self._evaluation.run(params, self._frozen, at_end)
 
     def _exhausted(self) -> bool:
@@ -242,7 +242,7 @@ class _Trainer:
 
     def _evaluate(self) -> dict[str, float]:
         """Evaluate and log. Raises ``Preempted``, and logs nothing, if the run is told to end during the evaluation."""
-        step, params, observer = self._done, meshes.whole(self._state.params), self._observer
+        step, params, observer = self._done, meshes.gathered(self._state.params), self._observer
         jax.block_until_ready(self._state)
         others, found = self._run.evaluations, dict[str, float]()
         if others and others.due(step):  # before the held-out rows, so that a mistake in one is found early
