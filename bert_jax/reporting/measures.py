@@ -69,7 +69,7 @@ def titles_in(run: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(of) for name, of in (own if isinstance(own, Mapping) else {}).items()} | TITLES
 
 
-def metric_title(metric: str, titles: Mapping[str, str] = TITLES) -> str:
+def metric_title(metric: str, titles: Mapping[str, str]) -> str:
     """Return the title of a metric; ``titles``: the titles of the run's metrics (``titles_in``).
 
     A name such as ``f1/dev_matched`` means F1 on the held-out split ``dev_matched``.
@@ -92,7 +92,7 @@ def in_order(metrics: Mapping[str, Any], titles: Mapping[str, str]) -> dict[str,
     return dict(sorted(metrics.items(), key=lambda one: place.get(_known(one[0], titles)[0], len(place))))
 
 
-def decimals_of(metric: str, titles: Mapping[str, str] = TITLES) -> int:
+def decimals_of(metric: str, titles: Mapping[str, str]) -> int:
     """Return the number of decimals with which a metric is shown."""
     name, _ = _known(metric, titles)
     return _DIGITS.get(name, 2 if titles.get(name, "").endswith("%") else 3)
@@ -103,7 +103,7 @@ def cell_text(value: Any, metric: str, titles: Mapping[str, str] = TITLES) -> st
     return figure(value, decimals_of(metric, titles)) if is_number(value) else MISSING if value is None else str(value)
 
 
-def drawn_metrics(records: Iterable[Record], titles: Mapping[str, str] = TITLES) -> list[str]:
+def drawn_metrics(records: Iterable[Record], titles: Mapping[str, str]) -> list[str]:
     """Return the metrics that have a number in any record and are drawn, first the metrics in ``titles``, in order.
 
     The title "" says that a metric, such as a count, is not drawn.

@@ -119,8 +119,7 @@ class JsonEngine:
     @functools.cached_property
     def is_bert(self) -> bool:
         """Return whether a ``vocab.txt`` says everything: the rules are BERT's, and no token is added."""
-        named = tuple(self.vocab[i] for i in self.special_ids) == SPECIAL_TOKENS
-        return named and not self.added_ids and self.content == tokenizer_json.of_bert(self.vocab, self.lowercase)
+        return self.has_bert_rules and self.content == tokenizer_json.of_bert(self.vocab, self.lowercase)
 
     @functools.cached_property
     def has_bert_rules(self) -> bool:
