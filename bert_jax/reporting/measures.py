@@ -25,12 +25,8 @@ TITLES = {
 _DIGITS = {"learning_rate": 6, "tokens_per_second": 0, "perplexity": 1}  # decimals; percentages have 2, other metrics 3
 _MOST_TILES = 6
 EXACT = ("learning_rate",)  # set, not measured, so drawn without a moving average
-_NOT_DRAWN = (
-    "perplexity",
-    "phase",
-    "skipped_steps",  # alarms report these
-    "step_seconds",  # the report has its percentiles, and draws tokens_per_second
-)
+# Alarms report skipped steps. The report has percentiles of step_seconds, and draws tokens_per_second.
+_NOT_DRAWN = ("perplexity", "phase", "skipped_steps", "step_seconds")
 # Metric -> its baselines, which need no learning: (key in baselines.json, name in a chart). N-gram models and this
 # package's tasks give them; ``_baselines`` adds the baselines of any other term or score.
 BASELINES = {

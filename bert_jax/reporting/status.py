@@ -38,16 +38,9 @@ RUNNING: Mapping[State, str] = {
     "reporting": "report",
 }
 NUMBERS = (
-    "step",
-    "num_train_steps",
-    "eta_seconds",
-    "last_step_time",
-    "last_save_step",
-    "last_save_time",
-    "save_every_steps",
-    "heartbeat",
-    "pid",
-)
+    "step", "num_train_steps", "eta_seconds", "last_step_time", "last_save_step", "last_save_time",
+    "save_every_steps", "heartbeat", "pid",
+)  # fmt: skip
 HEARTBEAT_SECONDS = 15.0
 _MAX_SCORES = 4  # most scores in the line of a split
 _MAX_ALARMS = 50  # the file keeps so many newest alarms
