@@ -184,11 +184,7 @@ def vocabulary(manifest: Mapping[str, Any], tokenizer: Tokenizer | None, name: s
         return Check("vocabulary", "ok", f"{len(tokenizer.vocab):,} pieces, the vocabulary of the corpus", "", facts)
     figure = f"{name} is not the vocabulary of the corpus (sha256 {tokenizer.sha256[:12]}, not {made_with[:12]})"
     return Check(
-        "vocabulary",
-        "bad",
-        figure,
-        "name the one it was made with, or build again with --config.vocab.path",
-        facts,
+        "vocabulary", "bad", figure, "name the one it was made with, or build again with --config.vocab.path", facts
     )
 
 
