@@ -215,7 +215,9 @@ def tokenizers_of(folder: Path) -> dict[str, tokenizers.Tokenizer]:
     """Return a tokenizer of each kind, from each form of file that can be read."""
     texts = [*strings(400), *toy.write_text(folder / "text.txt").read_text().splitlines()]
     made: dict[str, tokenizers.Tokenizer] = {
-        f"wordpiece {case}": wordpiece(learn_wordpiece(texts, 600, case == "uncased", 1), case == "uncased")
+        f"wordpiece {case}": wordpiece(
+            learn_wordpiece(texts, 600, case == "uncased", min_frequency=1), case == "uncased"
+        )
         for case in ("cased", "uncased")
     }
     made["byte_bpe learned"] = learn_byte_bpe(texts, 500)

@@ -21,7 +21,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.dropout import RowRng
 from bert_jax.objectives.terms import check_meanings
 from bert_jax.parts import catalogue
-from bert_jax.planning.compile import compile_phase, dearest_kind
+from bert_jax.planning.compile import compile_phase, costliest_kind
 from bert_jax.records import Sum
 from bert_jax.task import Term, Variables, is_weight, tasks_of
 from bert_jax.text import tokenizer as tokenizers
@@ -351,13 +351,13 @@ def test_a_run_of_two_kinds_goes_on(mesh: str, whole: Path, tmp_path: Path) -> N
     assert_same(cut, run)
 
 
-def test_a_plan_is_of_the_dearest_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_is_of_the_costliest_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     task, of = kinds.Kinds(), kinds.experiment()
     [mixed, _] = of.phases.phases
-    assert dearest_kind(task, mixed) == "phase1"
+    assert costliest_kind(task, mixed) == "phase1"
     first = compile_phase(task, of, mixed, jax.devices())
     monkeypatch.setitem(task.flops_per_row, "phase1/class", 1e9)
-    assert dearest_kind(task, mixed) == "phase1/class"
+    assert costliest_kind(task, mixed) == "phase1/class"
     other = compile_phase(task, of, mixed, jax.devices())
     assert first.split
     assert first.memory.parameters == other.memory.parameters

@@ -62,7 +62,7 @@ WORST = {
     "examples.jsonl.SPACE": ("match", ("", " ", "x"), ("", ", ", "x")),
     "features.retrieval.WORD": ("findall", ("", "a", ""), ("", "a ", ""), ("", "一", "")),
     "inspection.fertility._BYTES": ("fullmatch", ("", "<0xAB>", "x"), ("<0x", "A", ">")),
-    "inspection.markup.CLOSING": ("search", ("", "<", ""), ("", "</a", ""), ("</", "a", ">")),
+    "inspection.fit.CLOSING": ("search", ("", "<", ""), ("", "</a", ""), ("</", "a", ">")),
     "inspection.pieces._NO_TEXT": ("fullmatch", ("[unused", "1", "x"), ("<", ">", "x")),
     "tasks.metrics.entities.TAG": ("fullmatch", ("B-", "a", "\n")),
     "tasks.metrics.generated._IDEOGRAPH": ("search", ("", "a", ""), ("", "一", "")),

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ _VERBS = ["sees", "likes", "follows", "finds", "carries", "remembers", "paints",
 _OBJECTS = ["the river", "a red house", "some bread", "the long road", "a letter", "two stones"]
 
 
-def learn_wordpiece(texts: Iterable[str], size: int, lowercase: bool = True, **options: Any) -> tuple[str, ...]:
+def learn_wordpiece(
+    texts: Iterator[str] | list[str], size: int, lowercase: bool = True, **options: Any
+) -> tuple[str, ...]:
     """Return a vocabulary learned from ``texts``; ``options``: of ``learn_from_counts``."""
     return learn_from_counts(count_words(texts, lowercase), size, **options)
 

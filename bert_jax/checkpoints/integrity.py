@@ -85,11 +85,11 @@ def findings(folder: str | os.PathLike[str], share: tuple[int, int] = (0, 1)) ->
         agrees = False
         yield finding + _arrays_clause(step, name)
     if agrees:
-        yield from _unlike(step, share)
+        yield from _findings_in_items(step, share)
 
 
-def _unlike(step: epath.Path, share: tuple[int, int]) -> Iterator[str]:
-    """Yield a text for what is wrong with a step that agrees with its list of files, which may have been rewritten."""
+def _findings_in_items(step: epath.Path, share: tuple[int, int]) -> Iterator[str]:
+    """Yield a text for each fault of a step that agrees with its list of files: the list may have been rewritten."""
     if (step / FACTS).exists() and reading.parse_object(reading.read_bytes(step / FACTS)) is None:
         yield f"{FACTS} is not a JSON object"
     if files.is_remote(step) or not (step / ARRAYS).exists():

@@ -58,7 +58,7 @@ def _is_verified(workdir: str, step: int) -> bool:
 
 
 def misplaced(folder: str | os.PathLike[str], workdir: str | os.PathLike[str], step: int) -> str | None:
-    """Return whose step is in ``folder`` according to its facts, if not ``step`` of the run in ``workdir``; else None.
+    """Return what the facts in ``folder`` say of its step, if it is not ``step`` of the run in ``workdir``; else None.
 
     Raises:
       DamagedStepError: the facts are damaged.
@@ -90,8 +90,8 @@ def restore(workdir: str, shapes: Any, note: Callable[[str], None]) -> Any | Non
     folder, damaged = steps_folder(workdir), dict[int, str]()
     if (lost := _newer_unmarked(workdir)) is not None and not workdir.startswith("gs://"):
         raise UserError(
-            f"{folder / str(lost)} {UNMARKED}; copy it again, or remove it to go on from the newest that is, then run "
-            "the same command"
+            f"{folder / str(lost)} {UNMARKED}; copy it again, or remove it to go on from the newest complete step, "
+            "then run the same command"
         )
     for step in distributed.first_says("steps to restore", sorted(saved_steps(workdir), reverse=True)):
         state = None
@@ -328,7 +328,7 @@ def _advice(workdir: str, step: int) -> str:
         return (
             f"choose another {'step of the run' if run != workdir else 'of its steps'}: {', '.join(map(str, verified))}"
         )
-    return "it has no other that is whole; copy it again, or train again"
+    return "no other step is whole; copy it again, or train again"
 
 
 def _params(step: epath.Path, entry: str) -> tuple[Any, dict[str, Any]]:

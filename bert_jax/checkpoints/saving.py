@@ -108,9 +108,9 @@ class Checkpoints:
     ):
         """
         Args:
-          name: what errors call the parameters, if they are written only once. If None, the steps of a run are saved.
+          name: what errors call the parameters, if they are saved only once. If None, the steps of a run are saved.
           first: a tree like the trees to save; too little space for it is an error now, not at the first save.
-          at: the steps that are kept whatever ``config`` says of others.
+          at: the steps that are kept for ever, besides the steps that ``config`` keeps.
         """
         _drop_late_writes()
         self._steps, self._name = steps_folder(workdir), name
@@ -153,8 +153,8 @@ class Checkpoints:
                 continue
             if not (place / files.UNFINISHED).exists():
                 raise UserError(
-                    f"{place} is in the way of a save: it has the name of a step, and is none that is whole; remove "
-                    "it, then run the same command"
+                    f"{place} is in the way of a save: it has the name of a step, and is no complete step; remove it, "
+                    "then run the same command"
                 )
             if distributed.is_first():
                 place.rmtree()
@@ -290,10 +290,7 @@ def _meet(*, key: str, timeout_ms: int) -> None:
 
 def save_params(workdir: str, params: Any, facts: Mapping[str, Any], name: str | None = None) -> None:
     """Save only parameters, as a checkpoint of step 0 that ``read_params`` reads. ``name``: see ``Checkpoints``."""
-    checkpoints = Checkpoints(workdir, CheckpointConfig(), name or workdir)
-    checkpoints.save_tree(0, {"params": params}, facts)
-    checkpoints.wait()
-    checkpoints.close()
+    _save_alone(Checkpoints(workdir, CheckpointConfig(), name or workdir), 0, params, facts)
 
 
 def save_best(workdir: str, step: int, params: Any, facts: Mapping[str, Any]) -> None:
@@ -304,7 +301,10 @@ def save_best(workdir: str, step: int, params: Any, facts: Mapping[str, Any]) ->
     folder = os.path.join(workdir, BEST)
     drop_after(folder, step - 1)  # later steps, saved before the run went back
     distributed.wait("later best steps are gone")
-    checkpoints = Checkpoints(folder, CheckpointConfig(keep=2))
+    _save_alone(Checkpoints(folder, CheckpointConfig(keep=2)), step, params, facts)
+
+
+def _save_alone(checkpoints: Checkpoints, step: int, params: Any, facts: Mapping[str, Any]) -> None:
     checkpoints.save_tree(step, {"params": params}, facts)
     checkpoints.wait()
     checkpoints.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.flags import add_grid, command_line, numbers
+from bert_jax.cli.flags import add_grid, command_line, whole_numbers
 from bert_jax.errors import UserError
 
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--finetune_steps",
-        type=numbers,
+        type=whole_numbers,
         default=(),
         metavar="S1,S2",
         help="fine-tune these saved steps of every run instead of its end, to see what is learned when",

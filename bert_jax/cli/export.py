@@ -39,8 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "such as step1000",
     )
     add_pooling(
-        parser,
-        "with BertModel: the pooling in the files for sentence-transformers (default: as trained, if it was)",
+        parser, "with BertModel: the pooling in the files for sentence-transformers (default: as trained, if it was)"
     )
     parser.add_argument("--push", metavar="USER/NAME", help="push it to this repository of the Hugging Face Hub")
     parser.add_argument("--revision", help="with --push: the branch, such as step-10000 (default: main)")

@@ -22,11 +22,7 @@ def command_line() -> str:
 
 def seconds(text: str) -> float:
     """Read a flag's value as seconds: a number above 0 and at most ``MOST_SECONDS``."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= MOST_SECONDS:
+    if not 0 < (value := _as_float(text)) <= MOST_SECONDS:
         allowed = f"a number of seconds above 0, at most {MOST_SECONDS:,.0f}, is needed"
         raise argparse.ArgumentTypeError(f"found {text!r}; {allowed}")
     return value
@@ -43,18 +39,21 @@ def whole_number(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
     return read
 
 
-def number(text: str) -> float:
+def finite_number(text: str) -> float:
     """Read a flag's value as a finite number."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
+    if not math.isfinite(value := _as_float(text)):
         raise argparse.ArgumentTypeError(f"found {text!r}; a number is needed")
     return value
 
 
-def numbers(text: str) -> tuple[int, ...]:
+def _as_float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def whole_numbers(text: str) -> tuple[int, ...]:
     """Read a flag's value as whole numbers with commas between them."""
     if not re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*(,\s*[+-]?[0-9]{1,18}\s*)*", text):
         raise argparse.ArgumentTypeError(f"found {text!r}; give whole numbers, such as 0,1,2, of at most 18 digits")
@@ -98,16 +97,12 @@ def add_short_keys(parser: argparse.ArgumentParser) -> None:
 
 def add_grid(parser: argparse.ArgumentParser) -> None:
     """Add the flags that ``ablate`` and ``sweep`` share: a recipe, the seeds and the data of a grid of runs."""
+    add = parser.add_argument
     add_config(parser)
     add_short_keys(parser)
-    parser.add_argument(
-        "--seeds",
-        type=numbers,
-        default="0,1,2",
-        help="each trains the whole grid (default: %(default)s)",
-    )
-    parser.add_argument("--data", help="the folder with the files that fine-tuning reads (default: the current one)")
-    parser.add_argument(
+    add("--seeds", type=whole_numbers, default="0,1,2", help="each trains the whole grid (default: %(default)s)")
+    add("--data", help="the folder with the files that fine-tuning reads (default: the current one)")
+    add(
         "--over", default="", metavar="KEY", help="draw curves over this key, whose values are numbers, instead of bars"
     )
 
@@ -188,22 +183,14 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
 
 def add_processes(parser: argparse.ArgumentParser) -> None:
     """Add the flags of verbs (subcommands) that can run as several processes and can be restarted after a crash."""
-    group = parser.add_argument_group("several processes (launch/README.md)")
-    group.add_argument(
-        "--coordinator", metavar="HOST:PORT", help="address of process 0; no other program may listen at that port"
-    )
-    group.add_argument(
-        "--num_processes", type=whole_number(1), help="number of processes of the job, one per host or per device"
-    )
-    group.add_argument("--process_id", type=whole_number(0), help="number of this process, from 0")
-    group.add_argument("--distributed", choices=["auto"], help="ask SLURM, Cloud TPU, GKE or Open MPI for these three")
-    group.add_argument(
-        "--heartbeat_seconds", type=seconds, help="a process silent or stuck for so long ends the job (default: 30)"
-    )
-    group.add_argument(
-        "--arrival_seconds", type=seconds, help="how long processes wait for each other at the start (default: 300)"
-    )
-    group.add_argument(
+    add = parser.add_argument_group("several processes (launch/README.md)").add_argument
+    add("--coordinator", metavar="HOST:PORT", help="address of process 0; no other program may listen at that port")
+    add("--num_processes", type=whole_number(1), help="number of processes of the job, one per host or per device")
+    add("--process_id", type=whole_number(0), help="number of this process, from 0")
+    add("--distributed", choices=["auto"], help="ask SLURM, Cloud TPU, GKE or Open MPI for these three")
+    add("--heartbeat_seconds", type=seconds, help="a process silent or stuck for so long ends the job (default: 30)")
+    add("--arrival_seconds", type=seconds, help="how long processes wait for each other at the start (default: 300)")
+    add(
         "--restarts",
         type=whole_number(0),
         default=0,

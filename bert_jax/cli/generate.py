@@ -7,7 +7,7 @@ import dataclasses
 import json
 from typing import Any
 
-from bert_jax.cli.flags import add_workdir, number, whole_number
+from bert_jax.cli.flags import add_workdir, finite_number, whole_number
 from bert_jax.errors import UserError
 from bert_jax.program import say
 
@@ -20,12 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     settings = {
         "max_new_tokens": (whole_number(1), "the most tokens that follow a prompt (default: 40)"),
-        "temperature": (number, "sample: divides the logits; below 1, likely tokens become likelier (default: 1)"),
+        "temperature": (finite_number, "sample: divides the logits; below 1 favours likely tokens (default: 1)"),
         "top_k": (whole_number(0), "sample: draw from so many most likely tokens (default: 0, from all)"),
-        "top_p": (number, "sample: draw from the fewest tokens whose probabilities reach this sum (default: 1)"),
+        "top_p": (finite_number, "sample: draw from the fewest tokens whose probabilities reach this sum (default: 1)"),
         "seed": (whole_number(0), "sample: the same seed draws the same texts (default: 0)"),
         "beams": (whole_number(1), "beam: texts that are kept at each step (default: 4)"),
-        "length_penalty": (number, "beam: above 0 prefers long texts, below 0 short texts (default: 1)"),
+        "length_penalty": (finite_number, "beam: above 0 prefers long texts, below 0 short texts (default: 1)"),
         "no_repeat_ngram": (whole_number(0), "so many tokens in a row do not occur twice (default: 0, they may)"),
         "num_results": (whole_number(1), "texts for each prompt, by sample or beam (default: 1)"),
     }

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 
-from bert_jax.cli.flags import add_config, numbers
+from bert_jax.cli.flags import add_config, whole_numbers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max_length",
-        type=numbers,
+        type=whole_numbers,
         help="row lengths to plan for (default: as in --config, else as in the run that the corpus belongs to, else "
         "128,512)",
     )

@@ -157,7 +157,7 @@ def _part(config: Mapping[str, Any]) -> str:
 
 
 def _after_training(config: Mapping[str, Any]) -> str:
-    """Return the end of the README: the commands for a trained model, of which not every model is capable."""
+    """Return the end of the README: the commands that can be given for the trained model."""
     from bert_jax.interchange.family import families  # slow: both import jax
     from bert_jax.recipes.pretraining_settings import PretrainingSettings
 

@@ -10,16 +10,13 @@ from bert_jax.storage import files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add_model(parser)
-    parser.add_argument("--input", required=True, help="labelled examples by which to judge what matters")
-    parser.add_argument(
-        "--mlp", type=float, default=1.0, metavar="SHARE", help="the MLP units to keep (default: 1.0, all)"
-    )
-    parser.add_argument(
-        "--layers", type=whole_number(1), metavar="N", help="the number of layers to keep (default: all)"
-    )
-    parser.add_argument("--dev", metavar="FILE", help="labelled examples to score both models (default: --input)")
-    parser.add_argument("--output", required=True, help="the new folder to write")
+    add("--input", required=True, help="labelled examples by which to judge what matters")
+    add("--mlp", type=float, default=1.0, metavar="SHARE", help="the MLP units to keep (default: 1.0, all)")
+    add("--layers", type=whole_number(1), metavar="N", help="the number of layers to keep (default: all)")
+    add("--dev", metavar="FILE", help="labelled examples to score both models (default: --input)")
+    add("--output", required=True, help="the new folder to write")
 
 
 def run(arguments: argparse.Namespace) -> None:

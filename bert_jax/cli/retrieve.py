@@ -12,27 +12,24 @@ from bert_jax.storage import files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add_workdir(parser, "a run, fine-tuned on sentence_embeddings or not")
-    parser.add_argument(
+    add(
         "--corpus",
         help="documents: plain text, one a line, or JSON Lines with _id, title and text (with --query, default: the "
         "sentences of the text that the run was pretrained on, unless config.corpus.path named a built corpus)",
     )
-    parser.add_argument("--queries", help="queries: plain text, one a line, or JSON Lines with _id and text")
-    parser.add_argument(
-        "--query", action="append", help="instead of a file, a text to search for; may be given several times"
-    )
-    parser.add_argument("--qrels", help="relevances: TSV with query-id, corpus-id and score")
-    parser.add_argument("--squad", help="instead of these, a file in SQuAD's format: find each question's paragraph")
-    parser.add_argument("--top", type=whole_number(1), default=10, help="documents per query (default: 10)")
-    parser.add_argument("--output", help="write the documents of every query here, one JSON object per line")
-    parser.add_argument("--baseline", choices=["bm25", "none"], help="what is scored beside the model (default: bm25)")
+    add("--queries", help="queries: plain text, one a line, or JSON Lines with _id and text")
+    add("--query", action="append", help="instead of a file, a text to search for; may be given several times")
+    add("--qrels", help="relevances: TSV with query-id, corpus-id and score")
+    add("--squad", help="instead of these, a file in SQuAD's format: find each question's paragraph")
+    add("--top", type=whole_number(1), default=10, help="documents per query (default: 10)")
+    add("--output", help="write the documents of every query here, one JSON object per line")
+    add("--baseline", choices=["bm25", "none"], help="what is scored beside the model (default: bm25)")
     add_pooling(parser, "pooling of the vectors (default: as trained, or as the model's files say; else mean)")
-    parser.add_argument("--max_length", type=int, help="most tokens of a text (default: as for --pooling)")
-    parser.add_argument(
-        "--batch_size", type=whole_number(1), default=64, help="texts that are encoded together (default: 64)"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON: the scores, or what --query finds")
+    add("--max_length", type=int, help="most tokens of a text (default: as for --pooling)")
+    add("--batch_size", type=whole_number(1), default=64, help="texts that are encoded together (default: 64)")
+    add("--json", action="store_true", help="print JSON: the scores, or what --query finds")
 
 
 def run(arguments: argparse.Namespace) -> None:

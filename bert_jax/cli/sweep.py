@@ -11,8 +11,9 @@ from bert_jax.recipes import recipes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add_grid(parser)
-    parser.add_argument(
+    add(
         "--vary",
         action="append",
         default=[],
@@ -20,13 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a key of the config and its values, such as learning_rate=2e-5,5e-5 or weights=pretrained,fresh or"
         " data.train_fraction=0.01,0.1,1; also init=DIR,none; may be repeated",
     )
-    parser.add_argument(
-        "--choose", default="", metavar="KEYS", help="keep only the best values of these keys in the table"
-    )
-    parser.add_argument("--init", help="a Hugging Face directory, or WORKDIR[@step]; without it, random parameters")
-    parser.add_argument(
-        "--workdir", required=True, help="a folder for each run, table.md, table.json, report.html, picture.svg"
-    )
+    add("--choose", default="", metavar="KEYS", help="keep only the best values of these keys in the table")
+    add("--init", help="a Hugging Face directory, or WORKDIR[@step]; without it, random parameters")
+    add("--workdir", required=True, help="a folder for each run, table.md, table.json, report.html, picture.svg")
 
 
 def run(arguments: argparse.Namespace) -> None:

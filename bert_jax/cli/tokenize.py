@@ -17,15 +17,12 @@ _MOST_POSITIONS = 1_000_000  # the printed table has at most so many positions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("texts", nargs="+", metavar="TEXT", help="one text, or two that make a pair")
-    parser.add_argument("--vocab", required=True, help="vocab.txt, .model or tokenizer.json, or a folder with one")
-    parser.add_argument(
-        "--cased", action="store_true", help="keep capitals and accents, if no file says what to do with them"
-    )
-    parser.add_argument(
-        "--max_length", type=whole_number(1, _MOST_POSITIONS), help="cut and pad to this many positions"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    add = parser.add_argument
+    add("texts", nargs="+", metavar="TEXT", help="one text, or two that make a pair")
+    add("--vocab", required=True, help="vocab.txt, .model or tokenizer.json, or a folder with one")
+    add("--cased", action="store_true", help="keep capitals and accents, if no file says what to do with them")
+    add("--max_length", type=whole_number(1, _MOST_POSITIONS), help="cut and pad to this many positions")
+    add("--json", action="store_true", help="print one JSON object instead of a table")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -118,8 +118,7 @@ def encode_prompts(prompts: Sequence[str], tokenizer: Tokenizer, stepper: Steppe
     """
     if not prompts:
         raise UserError("there is no text to go on with; give a prompt")
-    before, after = tokenizer.around
-    after = () if stepper.goes_on else after * max(tokenizer.pair_separators, 1)
+    before, after = _around(tokenizer, stepper)
     most = stepper.config.max_length
     encoded = []
     for text, ids in zip(prompts, tokenizer.encode_batch(prompts), strict=True):
@@ -136,11 +135,16 @@ def encode_prompts(prompts: Sequence[str], tokenizer: Tokenizer, stepper: Steppe
     return encoded
 
 
+def _around(tokenizer: Tokenizer, stepper: Stepper) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ids of the special tokens before a prompt and, if it is a source, after it."""
+    before, after = tokenizer.around
+    return before, () if stepper.goes_on else after * max(tokenizer.pair_separators, 1)
+
+
 def most_new_tokens(model: TextModel, prompts: Sequence[str]) -> int:
     """Return how many new tokens the model's positions allow after the longest of ``prompts``; below 1: none."""
     stepper, tokenizer = stepper_of_trained(model), model.tokenizer
-    before, after = tokenizer.around
-    special = len(before) + (0 if stepper.goes_on else len(after) * max(tokenizer.pair_separators, 1))
+    special = sum(map(len, _around(tokenizer, stepper)))
     room = stepper.config.max_length - special - max(map(len, tokenizer.encode_batch(prompts)))
     return stepper.config.max_length - 1 if isinstance(stepper, Decoder) and room >= 0 else room
 

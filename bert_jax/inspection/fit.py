@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,10 @@ _FEW_TOKENS = 20_000  # with fewer held-out tokens (3,000 masked), a loss is unc
 _OFTEN_CONTROL = 100  # control characters in a million bytes; more give a warning
 CONTROL = "control_characters"  # an entry of the counts of ``corpora.hits``, and a check
 _CASED = 0.2  # if letters with case are in a smaller share of the word-like tokens, nothing is said of case
+
+
+# A closing tag; a tokenizer may put spaces between its parts. </s> and </unk> are signs of other tokenizers.
+CLOSING = re.compile(r"< ?/ ?(?!s ?>|unk ?>)[a-z][\w-]{0,15} ?>", re.IGNORECASE)
 
 
 def learned(size: int) -> str:
@@ -117,6 +122,19 @@ def accents(manifest: Mapping[str, Any], tokenizer: Tokenizer) -> list[Check]:
     return [Check("accents", "warn", line, fix, Losses(*counts)._asdict())]
 
 
+def markup(texts: Sequence[str]) -> Check:
+    """Check how many of the sampled sentences still have a closing tag of HTML, XML or WikiExtractor."""
+    share = ratio(sum(CLOSING.search(text) is not None for text in texts), len(texts))
+    return Check(
+        "markup",
+        grade(share, 0.005, 0.1),
+        f"{percent(share)} of sentences have a closing tag, such as </p>",
+        "take the text out of the HTML or XML first; of a wiki's dump --config.corpus.source=mediawiki does, and of"
+        " WikiExtractor's files --config.corpus.source=text_files",
+        {"share": share},
+    )
+
+
 def coverage(scan: Scan) -> Check:
     """Check how much of the vocabulary the text uses."""
     counts = np.sort(scan.token_counts)[::-1]
@@ -166,11 +184,7 @@ def vocabulary(manifest: Mapping[str, Any], tokenizer: Tokenizer | None, name: s
         return Check("vocabulary", "ok", f"{len(tokenizer.vocab):,} pieces, the vocabulary of the corpus", "", facts)
     figure = f"{name} is not the vocabulary of the corpus (sha256 {tokenizer.sha256[:12]}, not {made_with[:12]})"
     return Check(
-        "vocabulary",
-        "bad",
-        figure,
-        "name the one it was made with, or build again with --config.vocab.path",
-        facts,
+        "vocabulary", "bad", figure, "name the one it was made with, or build again with --config.vocab.path", facts
     )
 
 

@@ -23,7 +23,6 @@ from bert_jax.inspection.check import Check, Status, worst
 from bert_jax.inspection.fertility import decoded_sentences, measure_fertility
 from bert_jax.inspection.fixes import Fixes
 from bert_jax.inspection.line_ends import line_ends
-from bert_jax.inspection.markup import markup
 from bert_jax.inspection.pieces import Pieces
 from bert_jax.inspection.scan import Scan, scan
 from bert_jax.models.model import NSP_HEAD
@@ -179,7 +178,8 @@ def _check_splits(
         found, *others = (measure_fertility(one, texts, True) for one in (tokenizer, request.init) if one)
         if fit.accents(manifest, tokenizer):  # they are lost in the decoded text
             found = dataclasses.replace(found, lossy=1)
-        checks[1:1] = [fit.words(train, pieces, found), *(fit.gain(found, other) for other in others), markup(texts)]
+        gains = (fit.gain(found, other) for other in others)
+        checks[1:1] = [fit.words(train, pieces, found), *gains, fit.markup(texts)]
     hits, text_bytes = manifest["text_hits"]["encoding"], manifest["text_bytes"]
     checks += [
         fit.encoding(hits, text_bytes),

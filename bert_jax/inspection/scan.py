@@ -29,13 +29,7 @@ class Scan:
     unknown: Ints  # [N] the number of unknown tokens in each document
 
 
-def scan(
-    split: CorpusSplit,
-    vocab_size: int,
-    unk_id: int,
-    folder: Path,
-    tokens_at_once: int = _TOKENS_AT_ONCE,
-) -> Scan:
+def scan(split: CorpusSplit, vocab_size: int, unk_id: int, folder: Path, tokens_at_once: int = _TOKENS_AT_ONCE) -> Scan:
     """Read ``split`` once and return its counts and hashes.
 
     Args:

@@ -93,11 +93,7 @@ def sentences(split: CorpusSplit, lengths: _Lengths, fixes: Fixes) -> Check:
         f"{split.num_sentences:,} sentences, mean {mean:.1f} tokens; {percent(share)} of tokens in sentences over"
         f" {_LONG_SENTENCE}",
         fix,
-        {
-            "sentences": split.num_sentences,
-            "mean_tokens": mean,
-            "long_token_share": share,
-        },
+        {"sentences": split.num_sentences, "mean_tokens": mean, "long_token_share": share},
     )
 
 

@@ -92,13 +92,6 @@ def examine(device_seconds: float) -> list[Check]:
     ]
 
 
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _requirements(name: str = NAME) -> list[Requirement] | None:
     """Return the requirements of a package and its extras; None if the package is not installed."""
     try:
@@ -116,7 +109,7 @@ def _ours(needed: list[Requirement] | None) -> Check:
 
 def _packages(needed: list[Requirement]) -> Check:
     """Return the versions of the packages that matter most; "bad" if a needed package is missing or too old."""
-    shown = ", ".join(f"{name} {_version(name) or 'missing'}" for name in SHOWN)
+    shown = ", ".join(f"{name} {cards.version_of(name) or 'missing'}" for name in SHOWN)
     named = [r.name for r in needed]
     wrong = [r for r in (*needed, *(Requirement(name) for name in SHOWN if name not in named)) if _lacks(r)]
     if not wrong:
@@ -127,7 +120,7 @@ def _packages(needed: list[Requirement]) -> Check:
 
 def _lacks(requirement: Requirement) -> bool:
     """Return whether a package, or a package that its named extras need, is missing or too old."""
-    version = _version(requirement.name)
+    version = cards.version_of(requirement.name)
     if version is None or not requirement.specifier.contains(version, prereleases=True):
         return True
     nested = _requirements(requirement.name) or [] if requirement.extras else []
@@ -147,7 +140,7 @@ def _install(requirements: list[Requirement]) -> str:
 
 
 def _plugins() -> Check:
-    found = {name: version for name in _ACCELERATORS if (version := _version(name))}
+    found = {name: version for name in _ACCELERATORS if (version := cards.version_of(name))}
     text = ", ".join(f"{name} {version}" for name, version in found.items()) or "none: jax computes on the CPU"
     if unused := _unused_hardware(found):
         return Check("accelerators", "note", text, unused)
@@ -318,5 +311,5 @@ def _disk() -> list[Check]:
 def _extra(name: str, needed: list[Requirement]) -> Check:
     if missing := [requirement for requirement in needed if _lacks(requirement)]:
         return Check(f"extra {name}", "note", f"not installed; for {EXTRAS[name]}", _install(missing))
-    versions = ", ".join(f"{r.name} {_version(r.name)}" for r in needed)
+    versions = ", ".join(f"{r.name} {cards.version_of(r.name)}" for r in needed)
     return Check(f"extra {name}", "ok", f"{versions}; for {EXTRAS[name]}")

@@ -249,7 +249,7 @@ def names_in(tree: Any) -> Iterator[str]:
 
 
 def what_changed(differences: list[str], workdir: str) -> str:
-    """Return advice about ``differences`` that are users' files which have changed, or ""."""
+    """Return advice about the first of the ``differences`` that is a changed file of a user; "" if there is none."""
     for difference in differences:
         key, _, values = difference.partition(": ")
         old, _, new = (text.strip("'") for text in values.partition(" -> "))

@@ -77,15 +77,15 @@ class Compiled:
         return self.refused_bytes or self.memory.total
 
 
-def dearest_kind(task: Task, phase: Phase) -> str:
+def costliest_kind(task: Task, phase: Phase) -> str:
     """Return the kind of a phase's batches that takes the most FLOPs a row."""
     kinds = [kind for kind in task.batch_specs if kind.partition("/")[0] == phase.kind]
     return max(kinds, key=task.flops_per_row.__getitem__)
 
 
 def compile_phase(task: Task, experiment: Experiment, phase: Phase, devices: list[Any]) -> Compiled:
-    """Compile the train step of the dearest kind of a phase, just as ``training.loop`` does on real devices."""
-    start, kind = time.perf_counter(), dearest_kind(task, phase)
+    """Compile the train step of the costliest kind of a phase, just as ``training.loop`` does on real devices."""
+    start, kind = time.perf_counter(), costliest_kind(task, phase)
     mesh = experiment.make_mesh(devices)
     initial = experiment.initial_state(task, mesh)
     if own := lanes.of_run(task, Phases((phase,))):  # the phase may be tried with other batches than the run has

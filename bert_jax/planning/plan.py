@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from bert_jax.planning import hlo, topologies
 from bert_jax.planning.chips import Chip
 from bert_jax.planning.collectives import Fabric
-from bert_jax.planning.compile import Compiled, compile_phase, dearest_kind
+from bert_jax.planning.compile import Compiled, compile_phase, costliest_kind
 from bert_jax.planning.prediction import Prediction, predict
 from bert_jax.planning.topologies import Topology
 from bert_jax.program import Note
@@ -213,7 +213,7 @@ class Attempt:
             micro_batches=self._experiment.micro_batches(phase),
             prediction=prediction,
             fits=machine.holds(compiled),
-            model_flops=task.flops_per_row[dearest_kind(task, phase)] * phase.batch_size,
+            model_flops=task.flops_per_row[costliest_kind(task, phase)] * phase.batch_size,
             num_devices=machine.topology.num_devices,
             peak_flops=machine.chip.product_flops(task.dtype),
         )
@@ -221,7 +221,7 @@ class Attempt:
     def _step(self, phase: Phase) -> tuple[Compiled, Prediction | None]:
         experiment, phases, machine = self._experiment, self._experiment.phases.phases, self._machine
         decay = experiment.own_schedules.get(phase.kind, experiment.schedule).layer_decay
-        spec = self._task.batch_specs[dearest_kind(self._task, phase)]
+        spec = self._task.batch_specs[costliest_kind(self._task, phase)]
         key = (without_length(phase, micro_batches=None), experiment.micro_batches(phase), decay, spec)
         for other, step in self._steps:
             if other == key:
@@ -243,8 +243,8 @@ class Attempt:
         notes = unsplit(task, self._mesh, experiment.mesh.weight_update, split)
         for phase in experiment.phases.phases:
             kinds = [kind for kind in task.batch_specs if kind.partition("/")[0] == phase.kind]
-            if others := [kind for kind in kinds if kind != dearest_kind(task, phase)]:
-                notes.append(f"{phase.kind} also has other batches ({', '.join(others)}); the dearest is planned")
+            if others := [kind for kind in kinds if kind != costliest_kind(task, phase)]:
+                notes.append(f"{phase.kind} also has other batches ({', '.join(others)}); the costliest is planned")
         return Plan(
             topology=self._machine.topology,
             chip=self._machine.chip,

@@ -7,14 +7,7 @@ import dataclasses
 import re
 
 from bert_jax.planning.chips import Chip
-from bert_jax.planning.collectives import (
-    Collective,
-    Fabric,
-    collective_of,
-    collectives_in,
-    start_of,
-    total_collectives,
-)
+from bert_jax.planning.collectives import Collective, Fabric, collective_of, collectives_in, start_of, total_collectives
 from bert_jax.planning.costs import ASYNC_COPIES, Cost, cost_of
 from bert_jax.planning.hlo import Computation, Instruction
 

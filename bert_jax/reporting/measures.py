@@ -25,12 +25,8 @@ TITLES = {
 _DIGITS = {"learning_rate": 6, "tokens_per_second": 0, "perplexity": 1}  # decimals; percentages have 2, other metrics 3
 _MOST_TILES = 6
 EXACT = ("learning_rate",)  # set, not measured, so drawn without a moving average
-_NOT_DRAWN = (
-    "perplexity",
-    "phase",
-    "skipped_steps",  # alarms report these
-    "step_seconds",  # the report has its percentiles, and draws tokens_per_second
-)
+# Alarms report skipped steps. The report has percentiles of step_seconds, and draws tokens_per_second.
+_NOT_DRAWN = ("perplexity", "phase", "skipped_steps", "step_seconds")
 # Metric -> its baselines, which need no learning: (key in baselines.json, name in a chart). N-gram models and this
 # package's tasks give them; ``_baselines`` adds the baselines of any other term or score.
 BASELINES = {
@@ -69,7 +65,7 @@ def titles_in(run: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(of) for name, of in (own if isinstance(own, Mapping) else {}).items()} | TITLES
 
 
-def metric_title(metric: str, titles: Mapping[str, str] = TITLES) -> str:
+def metric_title(metric: str, titles: Mapping[str, str]) -> str:
     """Return the title of a metric; ``titles``: the titles of the run's metrics (``titles_in``).
 
     A name such as ``f1/dev_matched`` means F1 on the held-out split ``dev_matched``.
@@ -92,7 +88,7 @@ def in_order(metrics: Mapping[str, Any], titles: Mapping[str, str]) -> dict[str,
     return dict(sorted(metrics.items(), key=lambda one: place.get(_known(one[0], titles)[0], len(place))))
 
 
-def decimals_of(metric: str, titles: Mapping[str, str] = TITLES) -> int:
+def decimals_of(metric: str, titles: Mapping[str, str]) -> int:
     """Return the number of decimals with which a metric is shown."""
     name, _ = _known(metric, titles)
     return _DIGITS.get(name, 2 if titles.get(name, "").endswith("%") else 3)
@@ -103,7 +99,7 @@ def cell_text(value: Any, metric: str, titles: Mapping[str, str] = TITLES) -> st
     return figure(value, decimals_of(metric, titles)) if is_number(value) else MISSING if value is None else str(value)
 
 
-def drawn_metrics(records: Iterable[Record], titles: Mapping[str, str] = TITLES) -> list[str]:
+def drawn_metrics(records: Iterable[Record], titles: Mapping[str, str]) -> list[str]:
     """Return the metrics that have a number in any record and are drawn, first the metrics in ``titles``, in order.
 
     The title "" says that a metric, such as a count, is not drawn.
@@ -156,10 +152,10 @@ def heldout_errors(by_split: Mapping[str, Mapping[str, float]]) -> dict[str, flo
 
 
 def in_a_line(metrics: Mapping[str, Any]) -> str:
-    """Return the metrics of an evaluation as text. Of the first metric that has several parts, the parts follow it.
+    """Return the metrics of an evaluation as text. The first metric with several parts has them in brackets.
 
-    The parts of other metrics are in the log and in the report. A part is what comes after the slash in the name of a
-    metric that has a value for the whole, too.
+    The parts of other metrics are in the log and in the report alone. ``mlm_loss/legal`` is a part of ``mlm_loss`` if
+    both are there.
     """
     parts: dict[str, list[str]] = {}
     for name in metrics:

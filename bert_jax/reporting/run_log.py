@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import PassingError, UserError
-from bert_jax.program import warn as warn_on_stderr
+from bert_jax.program import warn
 from bert_jax.reporting.formats import is_number
 from bert_jax.reporting.loggers.base import LoggerProtocol, Record, RunFacts
 from bert_jax.storage import files, reading, write_errors
@@ -30,18 +30,12 @@ class RunLog:
     An object store cannot append, so there the file is kept in the local cache folder and uploaded whole, by ``flush``
     and every 30 s. Only process 0 of a job keeps a log.
 
-    A logger or an upload that fails never stops training; ``warn`` is called once with the failure. A line that the
-    disk refuses is written again with the next line. Only ``flush`` raises, if the disk or the store still refuses.
+    A logger or an upload that fails never stops training: a warning is printed once. A line that the disk refuses is
+    written again with the next line. Only ``flush`` raises, if the disk or the store still refuses.
     """
 
-    def __init__(
-        self,
-        workdir: str | os.PathLike[str],
-        loggers: Sequence[LoggerProtocol] = (),
-        warn: Callable[[str], None] = warn_on_stderr,
-    ):
-        self._warn = warn
-        self._mirror = _Mirror(workdir, warn) if files.is_remote(workdir) else None
+    def __init__(self, workdir: str | os.PathLike[str], loggers: Sequence[LoggerProtocol] = ()):
+        self._mirror = _Mirror(workdir) if files.is_remote(workdir) else None
         self._folder = self._mirror.local if self._mirror else Path(files.as_path(workdir))
         self._folder.mkdir(parents=True, exist_ok=True)
         if self._mirror:
@@ -66,7 +60,7 @@ class RunLog:
         was_waiting = bool(self._waiting)
         self._waiting += json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"
         if (error := self._append()) and not was_waiting:
-            self._warn(f"cannot write {self._path}: {error}; training goes on to the next save")
+            warn(f"cannot write {self._path}: {error}; training goes on to the next save")
         self._tell(lambda logger: logger.log(record["step"], split, record["time"], values))
         if self._mirror:
             self._mirror.push_soon()
@@ -145,7 +139,7 @@ class RunLog:
             except Exception as error:  # third-party code that uses a network may raise anything
                 self._loggers.remove(logger)
                 name = type(logger).__module__.rpartition(".")[2]
-                self._warn(f"the logger {name} failed and is switched off: {type(error).__name__}: {error}")
+                warn(f"the logger {name} failed and is switched off: {type(error).__name__}: {error}")
 
 
 def read_records(workdir: str | os.PathLike[str]) -> list[Record]:
@@ -186,11 +180,11 @@ def _plain(value: Any) -> Any:
 class _Mirror:
     """Keeps the log on an object store, which cannot append to a file: changed files of ``local`` are uploaded whole.
 
-    ``warn`` is called with a line about an upload that failed.
+    A warning is printed about an upload that failed.
     """
 
-    def __init__(self, remote: str | os.PathLike[str], warn: Callable[[str], None]):
-        self._remote, self._warn = files.as_path(remote), warn
+    def __init__(self, remote: str | os.PathLike[str]):
+        self._remote = files.as_path(remote)
         self.local = files.cache_directory() / "logs" / sha256(os.fspath(remote).encode()).hexdigest()[:16]
         self.local.mkdir(parents=True, exist_ok=True)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="upload")
@@ -239,7 +233,7 @@ class _Mirror:
         except raises:
             raise
         except Exception as error:  # a store's client may raise anything; training goes on
-            self._warn(f"cannot upload the logs to {self._remote}: {error}; trying again later")
+            warn(f"cannot upload the logs to {self._remote}: {error}; trying again later")
 
     def _walk(self, root: Any) -> Iterator[tuple[str, Any]]:
         """Yield (name relative to ``root``, path) of every mirrored file."""

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from bert_jax.errors import UserError, first_line
-from bert_jax.program import duration
-from bert_jax.program import warn as warn_on_stderr
+from bert_jax.program import duration, warn
 from bert_jax.reporting.formats import figure, in_words, is_number
 from bert_jax.reporting.measures import with_error
 from bert_jax.storage import files, reading, retries
@@ -39,16 +38,9 @@ RUNNING: Mapping[State, str] = {
     "reporting": "report",
 }
 NUMBERS = (
-    "step",
-    "num_train_steps",
-    "eta_seconds",
-    "last_step_time",
-    "last_save_step",
-    "last_save_time",
-    "save_every_steps",
-    "heartbeat",
-    "pid",
-)
+    "step", "num_train_steps", "eta_seconds", "last_step_time", "last_save_step", "last_save_time",
+    "save_every_steps", "heartbeat", "pid",
+)  # fmt: skip
 HEARTBEAT_SECONDS = 15.0
 _MAX_SCORES = 4  # most scores in the line of a split
 _MAX_ALARMS = 50  # the file keeps so many newest alarms
@@ -171,7 +163,7 @@ class StatusFile:
             files.write_text(self._path, json.dumps(content, indent=2) + "\n")
         except Exception as error:  # a store's client may raise anything; training goes on
             if not self._warned:
-                warn_on_stderr(f"cannot write {self._path}: {error}; training goes on")
+                warn(f"cannot write {self._path}: {error}; training goes on")
             self._warned = True
 
 

@@ -13,7 +13,7 @@ from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.objectives.reading import of_other_rows
 from bert_jax.objectives.several import SeveralObjectives
 from bert_jax.parts import catalogue
-from bert_jax.planning.compile import compile_phase, dearest_kind
+from bert_jax.planning.compile import compile_phase, costliest_kind
 from bert_jax.program import size
 from bert_jax.rows.phases import Phase
 from bert_jax.runs.evaluations import base as evaluations
@@ -38,7 +38,7 @@ def check_steps_fit(task: Task, experiment: Experiment) -> None:
         return
     for phase in experiment.phases.phases:
         rows = phase.batch_size / len(devices) / experiment.micro_batches(phase)
-        if rows * task.flops_per_row[dearest_kind(task, phase)] * _MOST_BYTES_PER_FLOP <= there:
+        if rows * task.flops_per_row[costliest_kind(task, phase)] * _MOST_BYTES_PER_FLOP <= there:
             continue
         if (needed := compile_phase(task, experiment, phase, devices).needed_bytes) > there:
             where = f"config.phases.{phase.kind}"

@@ -114,7 +114,7 @@ def explained(name: str) -> Iterator[None]:
     except (errors.RevisionResolutionError, errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
         raise _not_there(name, error) from error
     except errors.FileMetadataError as error:
-        raise UserError(f"{name}: what answers is no Hub ({_why(error)}); check HF_ENDPOINT and the proxy") from error
+        raise UserError(f"{name}: no Hub has answered ({_why(error)}); check HF_ENDPOINT and the proxy") from error
     except errors.HTTPError as error:
         raise _of_network(name, error) from error
     except RuntimeError as error:  # an upload has it around the error of the network

@@ -119,8 +119,7 @@ class JsonEngine:
     @functools.cached_property
     def is_bert(self) -> bool:
         """Return whether a ``vocab.txt`` says everything: the rules are BERT's, and no token is added."""
-        named = tuple(self.vocab[i] for i in self.special_ids) == SPECIAL_TOKENS
-        return named and not self.added_ids and self.content == tokenizer_json.of_bert(self.vocab, self.lowercase)
+        return self.has_bert_rules and self.content == tokenizer_json.of_bert(self.vocab, self.lowercase)
 
     @functools.cached_property
     def has_bert_rules(self) -> bool:
@@ -229,9 +228,10 @@ class JsonEngine:
             yield np.array(encoding.ids, np.int32).tobytes()
 
     def _word_cache(self) -> tuple[_WordCache, Callable[[str], bool] | None] | None:
-        """Return a cache of words, and which texts are encoded word by word (None: all); None without such texts.
+        """Return a cache of words, and a test whether a text is encoded word by word (None: every text is).
 
-        A text is encoded word by word if its only white space is single spaces, and the rules look at no two words.
+        Return None if no text is. A text is encoded word by word if its only white space is single spaces, and the
+        rules look at no two words.
         """
         splitters = roles.flat_steps(self.content["pre_tokenizer"], "pretokenizers")
         types = [step["type"] for step in splitters]

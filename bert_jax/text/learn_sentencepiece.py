@@ -72,8 +72,7 @@ def learn_sentencepiece(
 
 
 def _explain(message: str, size: int) -> str:
-    needed = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
-    if needed:
+    if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         return (
             f"a vocabulary of {size} pieces has no room for the special tokens and an alphabet; ask for at least"
             f" {needed[1]}, better several times that, or lower vocab.character_coverage"

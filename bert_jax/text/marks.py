@@ -45,7 +45,7 @@ class Underline:
         return piece.removeprefix(SPACE), not piece.startswith(SPACE)
 
     def continues(self, piece: str) -> bool:
-        is_ideograph = unicodedata.name(piece[:1] or " ").startswith("CJK ")
+        is_ideograph = piece != "" and unicodedata.name(piece[0], "").startswith("CJK ")
         return bool(BYTE.fullmatch(piece)) or (piece[:1].isalnum() and not is_ideograph)
 
 

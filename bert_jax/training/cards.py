@@ -1,6 +1,6 @@
 """Says which NVIDIA cards this machine has, and why JAX does not use them. ``nvidia-smi`` comes with the driver.
 
-JAX itself computes on the CPU without a word, or with a long one, where a driver is too old, a library is missing or a
+JAX itself computes on the CPU, silently or with pages of text, where a driver is too old, a library is missing or a
 variable hides the cards.
 """
 
@@ -104,7 +104,7 @@ def why_unused(driver: Driver, said: str = "") -> str:
         return hidden
     if driver.trouble:
         return f"the driver does not answer; install it or start it, or {_IN_A_CONTAINER}"
-    plugin = next((name for name in _PLUGINS if _installed(name)), None)
+    plugin = next((name for name in _PLUGINS if version_of(name)), None)
     if plugin is None:
         return f"JAX's CUDA plugin is not installed; {INSTALL['gpu']}"
     major = plugin.removeprefix("jax-cuda").removesuffix("-plugin")
@@ -135,18 +135,19 @@ def _hidden() -> str:
     return ""
 
 
-def _installed(package: str) -> bool:
+def version_of(package: str) -> str | None:
+    """Return the version of an installed package; None if it is not installed."""
     try:
-        return bool(metadata.version(package))
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return False
+        return None
 
 
 def _lacking(plugin: str) -> list[str]:
     """Return the packages of CUDA's libraries that a plugin names and that are not installed."""
     lines = [line for line in metadata.requires(plugin) or [] if "with-cuda" in line or "with_cuda" in line]
     named = [re.match(r"[\w.-]+", line) for line in lines]
-    return [found[0] for found in named if found and not _installed(found[0])]
+    return [found[0] for found in named if found and not version_of(found[0])]
 
 
 def held(driver: Driver) -> str:
@@ -159,7 +160,7 @@ def held(driver: Driver) -> str:
 
 @contextlib.contextmanager
 def _heard() -> Iterator[list[logging.LogRecord]]:
-    """Context manager that keeps what JAX logs about its platforms, a traceback among it, off the screen."""
+    """Context manager: collect the log of JAX about its platforms, which may have a traceback, and do not print it."""
     records: list[logging.LogRecord] = []
     logger = logging.getLogger("jax._src.xla_bridge")
 
@@ -184,7 +185,7 @@ def say_what_is_unused() -> None:
     """
     driver, asked = find_driver(), os.environ.get("JAX_PLATFORMS", "")
     # Said before JAX looks at the card, because JAX itself prints pages where it finds too little memory.
-    if driver and (found := held(driver)) and not _hidden() and any(map(_installed, _PLUGINS)):
+    if driver and (found := held(driver)) and not _hidden() and any(map(version_of, _PLUGINS)):
         say(f"{found}: this run may find too little of it")
     with _heard() as records:
         try:

@@ -48,12 +48,12 @@ class _EvaluationsProtocol(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run: what is trained, from what on, and who is told.
+    """A run: its task and settings, its start, and the observer that shows it.
 
     Attributes:
       observer: it also names the workdir.
-      facts: what is saved with every checkpoint besides the state: resolved config, fingerprints, versions.
-      peak_flops: the highest FLOP/s of matrix products on all devices together, of which ``mfu`` is the share.
+      facts: they are saved with every checkpoint besides the state: resolved config, fingerprints, versions.
+      peak_flops: the highest FLOP/s of matrix products on all devices together; ``mfu`` is a share of it.
       start: a function that replaces parameters of a fresh state, to start from another model. Not called on a resume.
       given_frozen: a function that replaces the frozen variables. It is also called on a resume, since no checkpoint
         holds frozen variables.
@@ -196,7 +196,7 @@ class _Trainer:
                 break
             distributed.at(done, "reading")
         self._finish()
-        params, at_end = meshes.whole(self._state.params), self._phases.phases[-1].kind
+        params, at_end = meshes.gathered(self._state.params), self._phases.phases[-1].kind
         return result or self._evaluation.run(params, self._frozen, at_end)
 
     def _exhausted(self) -> bool:
@@ -242,7 +242,7 @@ class _Trainer:
 
     def _evaluate(self) -> dict[str, float]:
         """Evaluate and log. Raises ``Preempted``, and logs nothing, if the run is told to end during the evaluation."""
-        step, params, observer = self._done, meshes.whole(self._state.params), self._observer
+        step, params, observer = self._done, meshes.gathered(self._state.params), self._observer
         jax.block_until_ready(self._state)
         others, found = self._run.evaluations, dict[str, float]()
         if others and others.due(step):  # before the held-out rows, so that a mistake in one is found early

@@ -201,7 +201,7 @@ def _is_matrix(path: tuple[Any, ...], names: PartitionSpec) -> bool:
 
 
 def gathered(params: Any) -> Any:
-    """Return ``params`` with what is split over ``ROWS`` gathered, for a program that reads it many times."""
+    """Return ``params`` in which no array is split over ``ROWS``, for a program that reads them many times."""
     placed = jax.tree.map(lambda x: x.sharding, params)
     complete = jax.tree.map(_unsplit, placed)
     return params if placed == complete else jax.jit(_same, out_shardings=complete)(params)

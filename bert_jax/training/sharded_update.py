@@ -55,7 +55,7 @@ def over_rows(
     mesh = jax.tree.leaves(shardings)[0].mesh
     specs = jax.tree.map(lambda sharding: sharding.spec, shardings)
 
-    def whole(part: jax.Array, spec: P) -> jax.Array:
+    def gather(part: jax.Array, spec: P) -> jax.Array:
         if ROWS not in spec:
             return part
         return jax.lax.all_gather(part.astype(compute_dtype), ROWS, axis=spec.index(ROWS), tiled=True)
@@ -69,7 +69,7 @@ def over_rows(
         return total.astype(part.dtype)
 
     def local(params: Any, frozen: Any, batch: Any, rng: RowRng) -> Any:
-        parameters = jax.tree.map(whole, params, specs)
+        parameters = jax.tree.map(gather, params, specs)
         grads, loss, metrics, memory = gradients(parameters, frozen, batch, rng)
         own, places = part_of(params, trains), part_of(specs, trains)
         return jax.tree.map(add_up, grads, own, places), *jax.lax.psum((loss, metrics), ROWS), memory

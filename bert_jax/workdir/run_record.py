@@ -42,6 +42,7 @@ _PACKAGES = (
     "tensorflow-datasets",
 )
 
+# entry of run.json -> its type
 TYPES: dict[str, type] = {
     "identity": dict,
     "facts": dict,
@@ -52,7 +53,7 @@ TYPES: dict[str, type] = {
     "rolled_back": list,
     "titles": dict,
     "revisions": dict,
-}  # entry of run.json -> its type
+}
 _REVISION = re.compile(r"[a-zA-Z0-9][\w.-]*")  # the name of a revision, which becomes the name of a folder
 
 

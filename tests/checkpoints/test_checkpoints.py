@@ -370,7 +370,7 @@ def test_a_step_without_a_list_is_damaged(tmp_path: Path) -> None:
     assert_same(restore(str(tmp_path), notes), state_at(5))
     assert notes == [f"step 10 is damaged: SHA256SUMS is missing; set aside as {tmp_path}/damaged-step-10"]
     unlist(tmp_path / "checkpoints" / "5")
-    with pytest.raises(UserError, match="step 5 cannot be read .* it has no other that is whole; copy it again"):
+    with pytest.raises(UserError, match="step 5 cannot be read .* no other step is whole; copy it again"):
         read_params(str(tmp_path))
 
 

@@ -146,7 +146,7 @@ def test_a_step_that_lost_all_marks_is_not_passed_over(saved: Path) -> None:
     with pytest.raises(UserError, match="is in the way of a save"):
         save(str(saved), 11)
     shutil.rmtree(step_of(saved, 5))
-    with pytest.raises(UserError, match=f"{said}it has no other that is whole"):
+    with pytest.raises(UserError, match=f"{said}no other step is whole"):
         read_params(str(saved))
 
 

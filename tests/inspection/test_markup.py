@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_jax.inspection.markup import markup
+from bert_jax.inspection.fit import markup
 
 
 @pytest.mark.parametrize(

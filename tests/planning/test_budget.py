@@ -95,7 +95,7 @@ def test_a_run_that_starts_from_a_model_is_planned_with_its_architecture(
         planned.append(recipe)
         return plan
 
-    monkeypatch.setattr(recipe_plan, "make", made)
+    monkeypatch.setattr(recipe_plan, "make_plan", made)
     monkeypatch.setattr(recipe_plan, "largest_micro_batches", lambda *_: {})
     flags = ["--config.phases.phase1.num_steps=9", "--config.phases.phase1.max_length=32"]
     assert run(["plan", "--config=continue", "--init=books", *flags, "--topology=cpu:8"]) == 0

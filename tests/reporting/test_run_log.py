@@ -293,7 +293,8 @@ def test_a_remote_log_keeps_local_lines_that_were_not_uploaded(tmp_path, monkeyp
 def test_a_store_that_fails_does_not_stop_training(tmp_path, monkeypatch, object_store, open_log):
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path))
     warnings = []
-    log = open_log("s3://bucket/broken", warn=warnings.append)
+    monkeypatch.setattr("bert_jax.reporting.run_log.warn", warnings.append)
+    log = open_log("s3://bucket/broken")
     fill(log, range(2))
 
     def refuse(*_args, **_options):

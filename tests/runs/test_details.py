@@ -31,7 +31,7 @@ def untrained(name, examples):
     """A model of the task ``name`` with fresh parameters."""
     module = catalogue.find("tasks", name, having="Task")
     texts = [str(value) for example in examples for value in example.values()]
-    tokenizer = wordpiece(learn_wordpiece(texts, 200, True, 1, 1.0), True)
+    tokenizer = wordpiece(learn_wordpiece(texts, 200, min_frequency=1, coverage=1.0), True)
     model = bert.Config(vocab_size=tokenizer.size, hidden_size=16, num_layers=1, num_heads=2, mlp_dim=32, max_length=64)
     labels = LABELS.get(name, ())
     setting = Setting({"dev": tuple(examples)}, tokenizer, model, labels, 64, 8, packing="none")

@@ -50,7 +50,7 @@ def test_where_parameters_and_moments_lie(mesh: MeshConfig, task: Line, parts: i
     for tree in (state.params, adam.mu, adam.nu):
         kernel = tree["dense"]["kernel"]
         assert kernel.addressable_shards[0].data.shape == (WIDTH // parts, 1)
-    whole = meshes.whole(state.params)["dense"]["kernel"]
+    whole = meshes.gathered(state.params)["dense"]["kernel"]
     assert whole.addressable_shards[0].data.shape == (WIDTH // (1 if parts == 8 else parts), 1)
     np.testing.assert_array_equal(jax.device_get(whole), jax.device_get(state.params["dense"]["kernel"]))
 
