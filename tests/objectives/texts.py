@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bert_jax.corpora import columns
 from bert_jax.corpora.build import BuildConfig, build
 from bert_jax.corpora.source import documents
 from bert_jax.corpora.store import Corpus
@@ -36,13 +37,14 @@ NEXT_SENTENCE = ("cls_positions", "next_sentence_labels", "next_sentence_weights
 MASKED = ("masked_positions", "masked_labels", "masked_weights")
 
 
-def make_text(folder: Path) -> Text:
-    source = Source(
-        paths=(str(toy.write_text(folder / "text.txt")),), format="sentences", document_boundary="blank_line"
-    )
+def make_text(folder: Path, labelled: bool = False) -> Text:
+    """Return the toy corpus; if ``labelled``, with ``toy.label``."""
+    text = toy.write_text(folder / "text.txt")
+    beside = columns.find(toy.label(text)) if labelled else ()
+    source = Source(paths=(str(text),), format="sentences", document_boundary="blank_line")
     sentences = (sentence for document in documents(source) for sentence in document.sentences)
     tokenizer = wordpiece(learn_wordpiece(sentences, 120, min_frequency=1))
-    build(source, tokenizer, folder / "store", BuildConfig(0.2))
+    build(source, tokenizer, folder / "store", BuildConfig(0.2), columns=beside)
     return Corpus(folder / "store"), tokenizer
 
 
