@@ -163,6 +163,19 @@ class Family(abc.ABC):
         modules = {path.removeprefix(self.prefix).partition(".")[0] for path in of_encoder}
         return f"{self.prefix}{name}" if name.partition(".")[0] in modules else name
 
+    def fold(
+        self, tensors: dict[str, np.ndarray], theirs: Mapping[str, Any], where: str
+    ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+        """Return the tensors of the file as our modules have them, and lines for the report about the changes.
+
+        Args:
+          tensors: the tensors under their current names.
+          theirs: the content of ``config.json``.
+          where: the folder's name for error messages.
+        """
+        del theirs, where
+        return tensors, ()
+
     def redundant(self, architecture: str) -> tuple[str, ...]:
         """Return the names of tensors in files of a class that change no output: copies of other tensors, buffers."""
         buffers = (f"{self.prefix}embeddings.{name}_ids" for name in ("position", "token_type"))

@@ -251,7 +251,7 @@ def _model_of(
 ) -> tuple[dict[str, Any], HeadClass, Report]:
     """Return the parameters and the head of a model whose file has the tensors ``stored``, and the report."""
     family = family_described(theirs, where)
-    tensors = current_names(family, stored, where)
+    tensors, folded = family.fold(current_names(family, stored, where), theirs, where)
     head = of_config(family, theirs, tensors, where)
     params, report = read_params(tensors, config, head, where, pad_id)
     is_tied = theirs.get("tie_word_embeddings", True) or f"{family.decoder}.weight" in tensors
@@ -264,7 +264,7 @@ def _model_of(
         raise UserError(f"{where} cannot be read: {reason}")
     count = sum(array.size for array in jax.tree.leaves(params))
     title = f"read {where}: {head.architecture}, {count:,} parameters"
-    notes = (f"labels: {', '.join(head.labels)}",) if head.labels else ()
+    notes = (*([f"labels: {', '.join(head.labels)}"] if head.labels else []), *folded)
     return params, head, dataclasses.replace(report, title=title, notes=notes)
 
 
