@@ -200,13 +200,14 @@ def with_entities(task: Any, initial: TrainedModel | None) -> Any:
 
 
 def entity_notes(tasks: Mapping[str, Any], initial: TrainedModel) -> list[str]:
-    """Return lines about tables of entities of ``tasks``, where they are other tables than ``initial`` learned with."""
+    """Return lines that compare the tables of entities of ``tasks`` with the table that ``initial`` learned with."""
     then, lines = own_code.at(initial.facts, "objective.entities"), []
     for task in tasks.values():
         if then and isinstance(task, mentions.Config) and task.entities:
             now = own_code.contents(type(task), vars(task), "config.task")["entities"]
-            if now.rpartition("@")[2] != then.rpartition("@")[2]:
-                lines.append(f"the table of entities is {now}; the model of --init learned with {then}")
+            same = now.rpartition("@")[2] == then.rpartition("@")[2]
+            learned = "with which the model of --init learned" if same else f"and --init learned with another, {then}"
+            lines.append(f"the table of entities is {now}, {learned}")
     return lines
 
 
