@@ -12,14 +12,14 @@ from typing import Any, TypeAlias
 from bert_jax.configuration import nearest
 from bert_jax.errors import UserError
 from bert_jax.examples.reading import BadRecord, DataRecord, other_delimiter
-from bert_jax.examples.values import CONVERTED, answer_of_tokens, is_blank, is_unicode
+from bert_jax.examples.values import CONVERTED, SPANS, answer_of_tokens, is_blank, is_unicode
 from bert_jax.records import Example
 from bert_jax.text.surrogates import well_formed
 
 Columns: TypeAlias = Mapping[str, str | int | Sequence[str | int]]
 _ID = "id"
 # What the model predicts: needed to train and to score, not to predict.
-_TARGETS = ("label", "tags", "answers", "target")
+_TARGETS = ("label", "tags", "types", "answers", "target")
 _FIRM = (*_TARGETS, "pair")  # roles that may be optional: if some examples have such a role, all must have it
 MISSING = object()
 
@@ -204,6 +204,10 @@ def as_example(
             return BadRecord(record.where, f"has a {role} that is not UTF-8 (column {_shown(chosen[role])})")
     if "tags" in example and len(example["tags"]) != len(example["words"]):
         return BadRecord(record.where, f"has {len(example['words'])} words and {len(example['tags'])} tags")
+    for role in [role for role in SPANS if role in example]:
+        (start, end), length = example[role], len(example["text"])
+        if not start < end <= length or not example["text"][start:end].strip():
+            return BadRecord(record.where, f"has a {role} at {start} to {end}, and a text of {length} characters")
     if example.get("is_impossible") and "answers" in roles.all:
         example["answers"] = []
     return example

@@ -35,12 +35,12 @@ class Reader:
         text = whole_text(path)
         values: Iterator[tuple[str, Any]]
         if self.field != "":
-            whole, keys = _parse(text, path), str(self.field).split(".")
+            whole, keys = parse(text, path), str(self.field).split(".")
             roots = {f"[{i}]": value for i, value in enumerate(whole)} if isinstance(whole, list) else {"": whole}
             found = (one for place, root in roots.items() for one in _inside(root, keys, {}, place, path))
             values = ((f"{path}, {place}", value) for place, value in found)
         elif text.lstrip().startswith("["):
-            values = ((f"{path}, [{i}]", value) for i, value in enumerate(_parse(text, path)))
+            values = ((f"{path}, [{i}]", value) for i, value in enumerate(parse(text, path)))
         else:
             values = _values(text, path)
         for where, value in values:
@@ -52,7 +52,7 @@ class Reader:
                 yield BadRecord(where, f"has a JSON {_type(value)}, not an object{_inner(value)}")
 
 
-def _parse(text: str, path: str) -> Any:
+def parse(text: str, path: str) -> Any:
     """Return the JSON value in ``text``, the whole content of ``path``. Raises ``UserError`` if it is not JSON."""
     try:
         return json.loads(text)

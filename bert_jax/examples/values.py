@@ -10,6 +10,7 @@ import numpy as np
 
 from bert_jax.text.surrogates import SURROGATE
 
+SPANS = ("head", "tail", "mention")  # roles that are a mention in the text
 _SCALARS = (str, int, float)
 _EMPTY = ("Cc", "Cf", "Zl", "Zp", "Zs")  # categories: control and format characters, spaces
 _FILLERS = "\u115f\u1160\u2800\u3164\uffa0\ufe0e\ufe0f"  # letters and signs by their category, and nothing to see
@@ -18,11 +19,11 @@ _FILLERS = "\u115f\u1160\u2800\u3164\uffa0\ufe0e\ufe0f"  # letters and signs by 
 def is_blank(value: Any, role: str) -> bool:
     """Return whether a value is empty, or a text that shows nothing, such as spaces or U+200B.
 
-    An empty list of answers is a value: it says that there is no answer.
+    An empty list of answers, or of types, is a value: it says that there are none.
     """
     if value is None or (isinstance(value, str) and not any(map(_shows, value))):
         return True
-    return isinstance(value, list | tuple) and not value and role != "answers"
+    return isinstance(value, list | tuple) and not value and role not in ("answers", "types")
 
 
 def _shows(character: str) -> bool:
@@ -99,6 +100,14 @@ def answers(value: Any) -> list[dict[str, Any]]:
     return [{"text": item["text"], "answer_start": item["answer_start"]} for item in items]
 
 
+def span(value: Any) -> tuple[int, int]:
+    """Return ``value``, two places in a text, as the characters [start, end) of a mention; "3 9" is a span too."""
+    ends = value.split() if isinstance(value, str) else _items(value)
+    if len(ends) != 2 or not all(str(end).isdecimal() for end in ends):
+        raise ValueError(f"{str(value)[:40]!r} where two places in the text, start and end, are needed")
+    return int(ends[0]), int(ends[1])
+
+
 def answer_of_tokens(span: str, context: Any) -> list[dict[str, Any]]:
     """Return the answer, as ``answers`` does, from the places of its first and last token: "3 5", counted from 0.
 
@@ -152,7 +161,8 @@ def _items(value: Any) -> list[Any]:
 
 CONVERTED: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("text", "pair", "question", "context", "positive"), passage),
-    **dict.fromkeys(("choices", "negatives"), texts),
+    **dict.fromkeys(("choices", "negatives", "types"), texts),
+    **dict.fromkeys(SPANS, span),
     **dict.fromkeys(("words", "tags"), words),
     "label": label,
     "answers": answers,

@@ -156,7 +156,7 @@ def at(tree: Any, key: str) -> Any:
 
 
 def with_contents(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``tree`` of a recipe in which files that users' own parts read are named by their content.
+    """Return the ``tree`` of a recipe in which files that parts read are named by their content.
 
     These are the files that fields with the metadata ``FILE`` name: ``words.txt`` becomes ``words.txt@`` and 16 hex
     digits of its sha256.
@@ -167,17 +167,28 @@ def with_contents(tree: Mapping[str, Any]) -> dict[str, Any]:
         (where, fields), category = OWN_KEYS[pattern], catalogue.KEYS[pattern]
         where = ".".join(own if one == "*" else one for one, own in zip(where.split("."), key.split("."), strict=False))
         group = at(named, where)
-        if not (isinstance(name, str) and catalogue.is_own(name) and isinstance(group, Mapping)):
+        if not (isinstance(name, str) and name and isinstance(group, Mapping)):
             continue
         own = getattr(catalogue.find(category.package, name, having=category.having), fields)
-        for field in dataclasses.fields(own):
-            path = group.get(field.name, field.default)
-            if FILE in field.metadata and isinstance(path, str) and path:
-                place = files.as_path(path)
-                if not place.is_file():
-                    raise UserError(f"config.{where}.{field.name} is {path!r}, and there is no such file")
-                named = _replace(named, f"{where}.{field.name}".split("."), f"{place.name}@{files.sha256(place)[:16]}")
+        for field, content in contents(own, group, f"config.{where}").items():
+            named = _replace(named, [*where.split("."), field], content)
     return named
+
+
+def contents(part: type, values: Mapping[str, Any], where: str) -> dict[str, str]:
+    """Return the files that ``values`` of fields of ``part`` name, each as its name, @ and 16 hex digits of its sha256.
+
+    Raises ``UserError`` if there is no such file; ``where`` is the path of ``values`` in the config.
+    """
+    found = {}
+    for field in dataclasses.fields(part):
+        path = values.get(field.name, field.default)
+        if FILE in field.metadata and isinstance(path, str) and path:
+            place = files.as_path(path)
+            if not place.is_file():
+                raise UserError(f"{where}.{field.name} is {path!r}, and there is no such file")
+            found[field.name] = f"{place.name}@{files.sha256(place)[:16]}"
+    return found
 
 
 def _replace(tree: Mapping[str, Any], keys: list[str], value: str) -> dict[str, Any]:

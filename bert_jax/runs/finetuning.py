@@ -26,7 +26,7 @@ from bert_jax.losses.teacher import content
 from bert_jax.metric_names import titles_of
 from bert_jax.models.model import config_facts
 from bert_jax.objectives.several import seed_of_member
-from bert_jax.parts import catalogue
+from bert_jax.parts import catalogue, own_code
 from bert_jax.program import Note
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
 from bert_jax.recipes.task_settings import TaskSettings, at_task, with_keys_of
@@ -41,9 +41,11 @@ from bert_jax.runs.inputs import describe_vocabulary, find_vocabulary, keep_voca
 from bert_jax.runs.model_choice import (
     check_kernel,
     choose_model,
+    entity_notes,
     overridden_settings,
     pooling_notes,
     with_classifier_dropout,
+    with_entities,
     with_pooling,
     with_vocabulary_size,
 )
@@ -127,7 +129,7 @@ class Finetuning(Prepared):
             task, config = settings.built
         initial = self.initial_weights
         config = with_classifier_dropout(config, self.settings.architecture, initial if task.exported_as else None)
-        return _ChosenTask(settings, task, with_pooling(config, name, initial))
+        return _ChosenTask(settings, task, with_entities(with_pooling(config, name, initial), initial))
 
     def _check_micro_batches(self) -> None:
         """Raise ``UserError`` if a task computes something from a whole batch, and would be given a part of it."""
@@ -249,7 +251,8 @@ class Finetuning(Prepared):
         settings, typed = self.settings, self.request.typed_keys
         lines = overridden_settings(settings.architecture, typed, initial)
         lines += overridden_vocabulary(settings.vocab, typed, initial)
-        return lines + pooling_notes({name: one.config for name, one in self.tasks.items()}, initial)
+        configs = {name: one.config for name, one in self.tasks.items()}
+        return lines + pooling_notes(configs, initial) + entity_notes(configs, initial)
 
     def frozen_contents(self) -> dict[str, str]:
         return {name: f"teacher@{content(one)}" for name, one in self._teacher.items()}
@@ -309,6 +312,7 @@ class Finetuning(Prepared):
             "max_length": self.settings.phase.max_length,
             "bilstm_layers": self.settings.bilstm_layers,
             "data": dataclasses.asdict(keys.data),
+            "files": own_code.contents(type(task.config), vars(task.config), "config.task"),
             **({"parts": _kept(part.name for part in task.model.parts)} if taught else {}),
             **({"writes": [task.writes]} if task.writes else {}),
         }

@@ -21,10 +21,11 @@ from bert_jax.models.kernels import choice as kernels
 from bert_jax.models.model import config_facts, encoder_file, fresh_params
 from bert_jax.objectives.base import PretrainingObjective
 from bert_jax.objectives.several import SeveralObjectives
+from bert_jax.parts import own_code
 from bert_jax.recipes.architecture import Architecture
 from bert_jax.records import BatchSpec
 from bert_jax.rows.phases import Phase
-from bert_jax.tasks import sentence_embeddings
+from bert_jax.tasks import mentions, sentence_embeddings
 
 # Fields of config.model that the recipe sets even with --init, as it does an encoder's ``rotary_bases``. All other
 # fields are taken from the --init model.
@@ -184,6 +185,30 @@ def with_pooling(task: Any, name: str, initial: TrainedModel | None) -> Any:
     of_task = (initial.facts.get("tasks") or {}).get(name, {}).get("task") or {}
     said = initial.vectors.pooling
     return dataclasses.replace(task, pooling=of_task.get("pooling") or (said[0] if len(said) == 1 else DEFAULT_POOLING))
+
+
+def with_entities(task: Any, initial: TrainedModel | None) -> Any:
+    """Return the config ``task``, with the entities of the pretraining of ``initial`` if the recipe names none."""
+    if initial is None or not isinstance(task, mentions.Config) or task.entities:
+        return task
+    config = (initial.facts.get("run") or {}).get("config") or {}
+    table, column = own_code.at(config, "objective.entities"), own_code.at(config, "corpus.columns.entity_ids") or {}
+    if not table or not column.get("path"):
+        return task
+    ignore_case = column.get("ignore_case", False)
+    return dataclasses.replace(task, entities=table, lexicon=column["path"], ignore_case=ignore_case)
+
+
+def entity_notes(tasks: Mapping[str, Any], initial: TrainedModel) -> list[str]:
+    """Return lines that compare the tables of entities of ``tasks`` with the table that ``initial`` learned with."""
+    then, lines = own_code.at(initial.facts, "objective.entities"), []
+    for task in tasks.values():
+        if then and isinstance(task, mentions.Config) and task.entities:
+            now = own_code.contents(type(task), vars(task), "config.task")["entities"]
+            same = now.rpartition("@")[2] == then.rpartition("@")[2]
+            learned = "with which the model of --init learned" if same else f"and --init learned with another, {then}"
+            lines.append(f"the table of entities is {now}, {learned}")
+    return lines
 
 
 def pooling_notes(tasks: Mapping[str, Any], initial: TrainedModel) -> list[str]:

@@ -11,8 +11,7 @@ from bert_jax.models.config import ModelConfig
 from bert_jax.models.model import encoder_file
 from bert_jax.parts import catalogue
 from bert_jax.recipes.finetuning_settings import FinetuningSettings
-from bert_jax.rows.packed_examples import PackedExamples
-from bert_jax.tasks.base import KIND, PACKED, ExampleTask
+from bert_jax.tasks.base import KIND, ExampleTask
 
 _WHERE, _OTHERS = "config.packing is 'packed'", "set it to 'bucketed' or 'none'"
 
@@ -37,8 +36,7 @@ def check_packing(
 
 def check_packed_batch(task: ExampleTask, mesh: Mesh, micro_batches: int) -> None:
     """Raise ``UserError`` unless the packed rows of a batch split evenly over devices and micro-batches."""
-    source, size = task.source("train", PACKED, 0), task.setting.batch_size
-    assert isinstance(source, PackedExamples)
+    source, size = task.packed(0), task.setting.batch_size
     data, fsdp = mesh.shape["data"], mesh.shape["fsdp"]
     shards = data * fsdp * micro_batches
     if (rows := source.rows_of(size)) % shards:

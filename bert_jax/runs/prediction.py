@@ -20,7 +20,7 @@ from bert_jax.examples.values import is_unicode
 from bert_jax.interchange.loading import load as load_model
 from bert_jax.interchange.loading import one_task
 from bert_jax.interchange.trained_model import TrainedModel
-from bert_jax.parts import catalogue
+from bert_jax.parts import catalogue, own_code
 from bert_jax.program import Note
 from bert_jax.recipes import recipes, trees
 from bert_jax.records import Example
@@ -109,6 +109,7 @@ def make_task(model: TrainedModel, examples: Sequence[Example], name: str) -> Ex
     """Return the task of a model, with ``examples`` encoded as its only split, called ``name``."""
     task, config = _task_of(model)
     facts, batch_size = model.facts, BATCH_SIZE
+    _check_files(facts.get("files") or {}, config)
     if task.whole_batches:  # the scores depend on the number of rows in a batch
         phases = facts.get("run", {}).get("phases") or {}
         batch_size = phases.get(KIND, {}).get("batch_size", BATCH_SIZE)
@@ -123,6 +124,17 @@ def make_task(model: TrainedModel, examples: Sequence[Example], name: str) -> Ex
         bilstm_layers=facts.get("bilstm_layers", 0),
     )
     return task(config, setting)
+
+
+def _check_files(recorded: Mapping[str, str], config: Any) -> None:
+    """Raise ``UserError`` if a file that the task's ``config`` names is not as it was in training."""
+    for name, content in own_code.contents(type(config), vars(config), "config.task").items():
+        digests = [one.rpartition("@")[2] for one in (recorded.get(name, content), content)]
+        if digests[0] != digests[1]:
+            raise UserError(
+                f"config.task.{name} is {getattr(config, name)!r}, whose sha256 begins with {digests[1]}; the model "
+                f"was trained with {recorded[name]}: put that file back, or name it: --config.task.{name}=FILE"
+            )
 
 
 class Predicted(NamedTuple):

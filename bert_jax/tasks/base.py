@@ -145,7 +145,7 @@ class ExampleTask(SingleTask, abc.ABC):
         self.heldout_parts = setting.names("dev") or (("",) if train else tuple(setting.splits))
         self.batch_specs = self._specs()
         if PACKED in self.lengths:
-            self.notes.append(f"{train[0]}: {self._packed(0).describe()}")
+            self.notes.append(f"{train[0]}: {self.packed(0).describe()}")
         self._terms, self.model, self.dtype = self.terms(config), self.module(setting.model), setting.model.dtype
         self.flops_per_row = {
             kind: setting.model.train_flops(n) * (self.num_choices or 1) for kind, n in self.lengths.items()
@@ -270,7 +270,7 @@ class ExampleTask(SingleTask, abc.ABC):
         del kind
         if split == "train":
             if PACKED in self.lengths:
-                return self._packed(phase)
+                return self.packed(phase)
             [name] = self.setting.names("train")
             return ExampleRows(self.rows[name], self.lengths, random.key("examples", self.setting.seed, phase))
         name = part or self.heldout_parts[0]
@@ -352,7 +352,7 @@ class ExampleTask(SingleTask, abc.ABC):
             self.rows[split] = dataclasses.replace(rows_of, arrays={**rows_of.arrays, **room})
         self.batch_specs = self._specs()
 
-    def _packed(self, phase: int) -> PackedExamples:
+    def packed(self, phase: int) -> PackedExamples:
         """Return the packed training rows."""
         [name] = self.setting.names("train")
         length, batch_size, at_end = self.lengths[PACKED], self.setting.batch_size, self.setting.model.summary == "last"
@@ -374,7 +374,7 @@ class ExampleTask(SingleTask, abc.ABC):
 
     def _specs(self) -> dict[str, BatchSpec]:
         """Return the features of a row of each kind of batch."""
-        return {kind: self._packed(0).spec if kind == PACKED else self._spec(n) for kind, n in self.lengths.items()}
+        return {kind: self.packed(0).spec if kind == PACKED else self._spec(n) for kind, n in self.lengths.items()}
 
     def _spec(self, length: int) -> BatchSpec:
         """Return the features of a row of ``length`` positions, as ``encode`` made them."""

@@ -34,11 +34,13 @@ class Config:
     dropout_rate: float | None = None
 
 
-def _weigh(record: PredictionRecord) -> tuple[float, float]:
+def weigh(record: PredictionRecord) -> tuple[float, float]:
+    """Return whether a prediction is wrong, and its probability."""
     return float(record["label"] != record["prediction"]), max(record["probabilities"].values())
 
 
-def _show(example: Example, record: PredictionRecord) -> dict[str, Any]:
+def show(example: Example, record: PredictionRecord) -> dict[str, Any]:
+    """Return the entries of the report about a prediction."""
     shown = {"id": record["id"], "text": clip(example["text"])}
     if example.get("pair") is not None:
         shown["pair"] = clip(example["pair"])
@@ -58,7 +60,7 @@ class Task(ExampleTask):
     titles: ClassVar[Mapping[str, str]] = TITLES
     exported_as: tuple[str, ProblemType | None] | None = ("ForSequenceClassification", "single_label_classification")
     head_dropout = "classifier_dropout_rate"
-    judge = Judge("classes", _weigh, _show)
+    judge = Judge("classes", weigh, show)
     reads_one_vector = True
     packs = True
 
@@ -79,9 +81,13 @@ class Task(ExampleTask):
     def encode(self, split: str, examples: Sequence[Example]) -> EncodedRows:
         del split
         texts, pairs = [e["text"] for e in examples], [e.get("pair") for e in examples]
+        return self.make_rows(self.pair_sequences(texts, pairs), self.label_arrays(examples))
+
+    def label_arrays(self, examples: Sequence[Example]) -> dict[str, np.ndarray]:
+        """Return the arrays ``labels`` and ``label_weights``, as ``targets`` does."""
         number = {name: i for i, name in enumerate(self.setting.labels)}
         labels = [None if e.get("label") is None else number[str(e["label"])] for e in examples]
-        return self.make_rows(self.pair_sequences(texts, pairs), self.targets(labels, "int32"))
+        return self.targets(labels, "int32")
 
     def head(self, dropout_rate: float) -> tuple[Part, ...]:
         number = len(self.setting.labels)

@@ -161,13 +161,17 @@ def _lines() -> Iterator[str]:
 
 
 def _own(package: str, having: str, name: str, options: str) -> list[Row]:
-    """Return the keys of a part that the tables of its group do not have."""
+    """Return the keys of a part that the tables of its group do not have: its own, and of bases that are no parts."""
     module = catalogue.find(package, name, having=having)
     cls = getattr(module, options)
     common = {base.Config, evaluations.Config, ModelConfig, TransformerConfig, bert.Config, adamw.Optimizer, adamw.Adam}
+    common |= {Warmup}
     if cls in common or cls.__module__ != module.__name__ or not dataclasses.is_dataclass(cls):
         return []
-    return list(_rows(cls))
+    parts = {f"bert_jax.{package}.{one}" for one in catalogue.parts(package, having)}
+    bases = [one for one in cls.__mro__[1:] if dataclasses.is_dataclass(one) and one.__module__ not in parts]
+    rows = {row.key: row for one in (*reversed(bases), cls) if one not in common for row in _rows(one)}
+    return list(rows.values())
 
 
 def _rows(cls: type) -> Iterator[Row]:

@@ -21,6 +21,8 @@ LABELS = {
     "classification": ("neg", "pos"),
     "san_classification": ("neg", "pos"),
     "ranking": ("no", "yes"),
+    "relation_classification": ("neg", "pos"),
+    "entity_typing": ("neg", "person", "place", "pos"),
     "tagging": ("O", "B-LOC", "B-PER", "I-PER"),
 }
 

@@ -50,6 +50,8 @@ def listed():
     [
         ("classification", lambda: [toy("classification", metrics=(*AVERAGED, *BINARY))]),
         ("san_classification", lambda: [toy("san_classification", metrics=(*AVERAGED, *BINARY))]),
+        ("relation_classification", lambda: [toy("relation_classification", metrics=(*AVERAGED, *BINARY))]),
+        ("entity_typing", lambda: [toy("entity_typing")]),
         ("regression", lambda: [toy("regression", metrics=tuple(regression.TITLES))]),
         ("tagging", lambda: [toy("tagging")]),
         ("multiple_choice", lambda: [toy("multiple_choice")]),

@@ -22,6 +22,7 @@ from bert_jax.text.tokenizer import Tokenizer, wordpiece
 
 FILLERS = ["the", "film", "was", "seen", "by", "many", "people", "in", "a", "small", "town", "today"]
 GOOD, BAD = ["great", "lovely", "bright"], ["awful", "dull", "boring"]
+MARKS = ("film", "town")  # around mentions: words of the vocabulary, which its learning need not be told
 PEOPLE, SURNAMES, PLACES = ["anna", "boris", "clara"], ["smith", "jones"], ["paris", "oslo", "rome"]
 
 
@@ -70,6 +71,24 @@ def ranking(rng: random.Random) -> dict[str, Any]:
     return {"text": group["context"], "candidates": group["choices"], "right": group["label"]}
 
 
+def relation_classification(rng: random.Random) -> dict[str, Any]:
+    """The text has two names beside the mood that is the label; they are the head and the tail."""
+    example = classification(rng)
+    words = [word for word in example["text"].split() if word not in MARKS]
+    head, tail = rng.choice(PEOPLE), rng.choice(PLACES)
+    text = " ".join([head, *words, tail, "today"])
+    start = len(head) + 1 + sum(len(word) + 1 for word in words)
+    return {**example, "text": text, "head": [0, len(head)], "tail": [start, start + len(tail)]}
+
+
+def entity_typing(rng: random.Random) -> dict[str, Any]:
+    """The types say what the mention is, and the mood of the text."""
+    example = relation_classification(rng)
+    role, kind = rng.choice([("head", "person"), ("tail", "place")])
+    types = [kind, example["label"]][: rng.randint(1, 2)]
+    return {"text": example["text"], "mention": example[role], "types": types}
+
+
 def text_generation(rng: random.Random) -> dict[str, Any]:
     """The target is the source in reverse."""
     words = rng.choices(FILLERS, k=rng.randint(2, 4))
@@ -83,11 +102,17 @@ MAKERS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "tagging": tagging,
     "multiple_choice": multiple_choice,
     "ranking": ranking,
+    "relation_classification": relation_classification,
+    "entity_typing": entity_typing,
     "text_generation": text_generation,
 }
 
 
-KEYS: dict[str, dict[str, Any]] = {"text_generation": {"max_target_length": 8}}  # that a toy of a task needs
+KEYS: dict[str, dict[str, Any]] = {  # that a toy of a task needs
+    "text_generation": {"max_target_length": 8},
+    "relation_classification": {"marks": MARKS},
+    "entity_typing": {"marks": MARKS[:1]},
+}
 
 
 def examples(task: str, count: int, seed: int = 0) -> list[dict[str, Any]]:

@@ -53,6 +53,10 @@ class Annotator:
         """Return the ids of the lexicon, int64 [n], one for each phrase."""
         return np.fromiter(_ids(self.path, self.ignore_case).values(), np.int64)
 
+    def id_of(self, phrase: str) -> int:
+        """Return the id of a whole phrase; 0 if the lexicon lacks it."""
+        return _ids(self.path, self.ignore_case).get(phrases.lowered(phrase) if self.ignore_case else phrase, 0)
+
     def annotate(self, sentences: Sequence[str], spans: Sequence[np.ndarray]) -> list[np.ndarray]:
         known, table = _ids(self.path, self.ignore_case), _table(self.path, self.ignore_case)
         texts = map(phrases.lowered, sentences) if self.ignore_case else sentences
