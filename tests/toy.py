@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +38,25 @@ def one_device() -> Iterator[None]:
         yield
 
 
-def write_text(path: Path, documents: int = 60, seed: int = 0) -> Path:
-    """One sentence a line, a blank line between documents."""
+def write_text(path: Path, documents: int = 60, seed: int = 0, case: Callable[[str], str] = str) -> Path:
+    """One sentence a line, a blank line between documents; ``case`` may change the case of letters."""
     rng = random.Random(seed)
     parts = (_SUBJECTS, _VERBS, _OBJECTS)
     texts = [
         "\n".join(" ".join(map(rng.choice, parts)) + "." for _ in range(rng.randint(4, 12))) for _ in range(documents)
     ]
-    path.write_text("\n\n".join(texts) + "\n")
+    path.write_text(case("\n\n".join(texts) + "\n"))
     return path
+
+
+def label(text: Path) -> dict[str, Any]:
+    """Add documents of two sentences to ``text``; return columns that say how its sentences begin, in three classes."""
+    phrases = text.with_name("phrases.tsv")
+    phrases.write_text("".join(f"{subject}\tclass {i % 3}\n" for i, subject in enumerate(_SUBJECTS)))
+    with text.open("a") as file:
+        for i, subject in enumerate(_SUBJECTS * 6):
+            file.write(f"\nthe ship finds {_OBJECTS[i % 6]}.\n{subject} builds {_OBJECTS[i % 5]}.\n")
+    return dict.fromkeys(("connectives", "relevance"), {"annotator": "leading_phrases", "phrases": str(phrases)})
 
 
 def recipe(text: Path, **changes: Any) -> dict[str, Any]:
@@ -80,6 +90,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "mass": {"encoder": "seq2seq", "num_decoder_layers": 1},
     "permuted": {"encoder": "xlnet"},
 }
+# Columns of the corpus that an objective reads, with their annotators.
+COLUMNS: dict[str, dict[str, Any]] = {"capitals": {"capitals": {"annotator": "capitals"}}}
 
 
 def write_recipe(path: Path, config: dict[str, Any]) -> Path:
