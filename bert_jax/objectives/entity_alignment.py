@@ -109,7 +109,7 @@ class Objective(mlm_nsp.Objective):
         self.table = EntityTable.load(config.entities, f"{setting.where}.entities")
         super().__init__(config, setting)
 
-    def terms(self, config: Config) -> dict[str, Term]:
+    def terms(self, config: Any) -> dict[str, Term]:
         names = ("entity_logits", "entity_classes", "entity_weights")
         alignment = prediction(*names, config.alignment_weight, baseline="none")
         measures = {**alignment.measures, "changed_accuracy": _changed_accuracy, "copied": _copied}

@@ -73,7 +73,7 @@ class Config(bert.Config):
     @property
     def of_entities(self) -> Self:
         """The settings of attention among entities: their width and heads, and no kernel, as entities have gaps."""
-        narrow = {"hidden_size": self.entity_size, "num_heads": self.num_entity_heads}
+        narrow: dict[str, Any] = {"hidden_size": self.entity_size, "num_heads": self.num_entity_heads}
         return dataclasses.replace(self, **narrow, attention_kernel="plain")
 
     @property
