@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.cli.flags import whole
+from bert_jax.cli.flags import whole_number
 from bert_jax.storage import files
 
 
@@ -12,9 +12,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--input", required=True, metavar="FILE", help="facts, a line HEAD<TAB>RELATION<TAB>TAIL each")
     add("--output", required=True, metavar="FOLDER", help="the new folder for vectors.npy and entities.tsv")
-    add("--size", type=whole(1, 4096), default=100, help="numbers of a vector (default: %(default)s)")
-    add("--epochs", type=whole(1), default=200, help="how often each fact is read (default: %(default)s)")
-    add("--seed", type=whole(0), default=0, help="of the first vectors and of the order (default: %(default)s)")
+    add("--size", type=whole_number(1, 4096), default=100, help="numbers of a vector (default: %(default)s)")
+    add("--epochs", type=whole_number(1), default=200, help="how often each fact is read (default: %(default)s)")
+    add("--seed", type=whole_number(0), default=0, help="of the first vectors and of the order (default: %(default)s)")
 
 
 def run(arguments: argparse.Namespace) -> None:
