@@ -46,7 +46,7 @@ def make(text: Text, name: str, encoder: str, **config: Any) -> Any:
     rates = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
     types = {"type_vocab_size": 6} if name == "unilm" else {}
     model = encoder_file(encoder).Config(tokenizer.size, 16, 1, 2, 64, max_length=LENGTH, **rates, **types)
-    setting = Setting(model, {"phase1": LENGTH})
+    setting, config = Setting(model, {"phase1": LENGTH}), config | toy.options(name, corpus.folder)
     return objective.Objective(objective.Config(**config), setting).with_text(corpus, tokenizer)
 
 
