@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bert_jax.corpora.annotators.lexicon import SPACED
+from bert_jax.corpora.phrases import SPACED
 from bert_jax.errors import UserError
 from bert_jax.storage import files, reading
 from bert_jax.text.sentences import one_space
