@@ -89,8 +89,11 @@ def objective(name: str, packing: str, folder: Path) -> Any:
     text = toy.write_text(folder / "text.txt", documents=120, case=str.title if columns else str)
     recipe = floor.recipe(text, name, packing, 64)
     recipe["corpus"]["columns"] = columns | toy.label(text)
-    arrangement = catalogue.find("objectives", name).Objective.arrangement
-    if not hasattr(catalogue.find("rows.arrangements", arrangement).Arrangement, "short_row_probability"):
+    recipe["objective"] |= toy.options(name, text)
+    found = catalogue.find("objectives", name).Objective
+    if found.whole_batches:
+        recipe["training"]["micro_batches"] = 1
+    if not hasattr(catalogue.find("rows.arrangements", found.arrangement).Arrangement, "short_row_probability"):
         del recipe["objective"]["short_row_probability"]
     if name == "unilm":
         recipe["model"]["type_vocab_size"] = 6

@@ -49,7 +49,7 @@ def make(text: Text, name: str, encoder: str, **config: Any) -> Any:
     sizes |= {"dropout_rate": 0.0, "attention_dropout_rate": 0.0, **({"type_vocab_size": 6} if name == "unilm" else {})}
     known = {field.name for field in dataclasses.fields(kind)}
     model = kind(tokenizer.size, **{key: value for key, value in sizes.items() if key in known})
-    setting = Setting(model, {"phase1": LENGTH})
+    setting, config = Setting(model, {"phase1": LENGTH}), config | toy.options(name, corpus.folder)
     return objective.Objective(objective.Config(**config), setting).with_text(corpus, tokenizer)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bert_jax.text.learn import count_words, learn_from_counts
@@ -59,13 +60,26 @@ def write_text(path: Path, documents: int = 60, seed: int = 0, case: Callable[[s
 
 
 def label(text: Path) -> dict[str, Any]:
-    """Add documents of two sentences to ``text``; return columns that say how its sentences begin, in three classes."""
+    """Add documents of two sentences to ``text``; return columns that say how its sentences begin, in three classes.
+
+    A column has the entities of the text too, whose table is beside it (``options``).
+    """
     phrases = text.with_name("phrases.tsv")
     phrases.write_text("".join(f"{subject}\tclass {i % 3}\n" for i, subject in enumerate(_SUBJECTS)))
     with text.open("a") as file:
         for i, subject in enumerate(_SUBJECTS * 6):
             file.write(f"\nthe ship finds {_OBJECTS[i % 6]}.\n{subject} builds {_OBJECTS[i % 5]}.\n")
-    return dict.fromkeys(("connectives", "relevance"), {"annotator": "leading_phrases", "phrases": str(phrases)})
+    columns = dict.fromkeys(("connectives", "relevance"), {"annotator": "leading_phrases", "phrases": str(phrases)})
+    names = text.with_name("names.tsv")
+    names.write_text("".join(f"{name}\t{row}\n" for row, name in enumerate(_SUBJECTS + _OBJECTS, start=1)))
+    table = np.random.default_rng(0).normal(size=(1 + len(_SUBJECTS + _OBJECTS), 100))
+    np.save(text.with_name("entities.npy"), np.where(np.arange(len(table))[:, None], table, 0).astype(np.float32))
+    return {**columns, "entity_ids": {"annotator": "entities", "path": str(names)}}
+
+
+def options(objective: str, text: Path) -> dict[str, Any]:
+    """Return the keys that an objective needs besides its name, on a ``text`` that ``label`` has labelled."""
+    return {"entities": str(text.with_name("entities.npy"))} if objective == "entity_alignment" else {}
 
 
 def recipe(text: Path, **changes: Any) -> dict[str, Any]:
@@ -103,6 +117,7 @@ def _fitting(model: dict[str, Any]) -> dict[str, Any]:
 
 # Settings of the model that an objective needs; all others take BERT's.
 MODELS: dict[str, dict[str, Any]] = {
+    "entity_alignment": {"encoder": "ernie_thu"},
     "mass": {"encoder": "seq2seq", "num_decoder_layers": 1},
     "permuted": {"encoder": "xlnet"},
     "bilm": {"encoder": "bilm", "cell_size": 24},

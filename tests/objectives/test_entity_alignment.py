@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,13 @@ from bert_jax.corpora.text_files import Source
 from bert_jax.errors import UserError
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.encoders import bert, ernie_thu
+from bert_jax.models.entity_table import EntityTable
 from bert_jax.models.model import NSP_HEAD, Model
 from bert_jax.objectives import entity_alignment
 from bert_jax.objectives.base import Setting
 from bert_jax.objectives.entity_alignment import REMOVED, REPLACED, candidates, corrupted
 from bert_jax.task import Variables
-from bert_jax.training.mesh import unbox
+from bert_jax.training.mesh import MeshConfig, activations, make_mesh, replicated, to_devices, unbox
 from tests import toy
 from tests.objectives.test_terms import LAYOUTS, same_on_every_layout
 from tests.objectives.texts import LENGTH, Text, counts_of, rows_of
@@ -32,7 +35,7 @@ from tests.training import gang
 
 NAMES = ("the cat", "a dog", "my aunt", "the old king", "every child", "a small bird", "the ship", "the river", "red")
 NAMES += ("two stones",)
-E, ROWS, SIZE = 8, 12, len(NAMES) + 1
+E, ROWS, SIZE = 8, 16, len(NAMES) + 1
 VECTORS = np.random.default_rng(0).normal(size=(SIZE, E)).astype(np.float32) * (np.arange(SIZE) > 0)[:, None]
 
 
@@ -56,9 +59,9 @@ def linked(place: Path, text: Text) -> Text:
 
 def make(linked: Text, place: Path, table: str = "entities.npy", model: Any = None, **config: Any) -> Any:
     """Return the objective with a 2 x 32 model, both of whose layers read entities."""
-    fields = {"max_length": LENGTH, "num_token_layers": 0, "entity_size": E, "num_entity_heads": 2}
-    rates = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
-    model = model or ernie_thu.Config(linked[1].size, 32, 2, 2, 64, **{**fields, **rates, **config.pop("fields", {})})
+    fields = {"num_layers": 2, "num_heads": 2, "mlp_dim": 64, "max_length": LENGTH, "dropout_rate": 0.0}
+    fields |= {"attention_dropout_rate": 0.0, "num_token_layers": 0, "entity_size": E, "num_entity_heads": 2}
+    model = model or ernie_thu.Config(linked[1].size, 32, **{**fields, **config.pop("fields", {})})
     settings = entity_alignment.Config(**{"entities": str(place / table), "packing": "packed", **config})
     return entity_alignment.Objective(settings, Setting(model, {"phase1": LENGTH})).with_text(*linked)
 
@@ -80,10 +83,13 @@ class Made:
             return batch, task.forward(task.given.by_name(Variables(self.params, frozen)), batch, rng)
 
         self.forward = jax.jit(forward)
-        self.loss = jax.jit(lambda frozen, rows, rng: task.loss(Variables(self.params, frozen), rows, rng))
+        self.loss = jax.jit(self.compute)
         self.gradient = jax.jit(
             jax.grad(lambda frozen, rows: task.loss(Variables(self.params, frozen), rows, None).terms["mlm"].value)
         )
+
+    def compute(self, frozen: Any, rows: Any, rng: Any) -> Any:
+        return self.task.loss(Variables(self.params, frozen), rows, rng)
 
 
 @pytest.fixture(scope="module")
@@ -91,12 +97,13 @@ def made(linked: Text, place: Path) -> Made:
     return Made(linked, place)
 
 
-def test_the_mentions_of_a_row_are_predicted_in_order(made: Made, linked: Text, place: Path) -> None:
+def test_the_mentions_of_a_row_are_predicted_in_order(made: Made) -> None:
     ids = made.rows["entity_ids"]
     assert ids.dtype == np.int32
     assert set(np.unique(ids)) == {*range(SIZE)}
     assert np.all(ids[made.rows["attention_mask"] == 0] == 0)
-    few = make(linked, place, max_entities=4)
+    few = copy.copy(made.task)
+    few.config = dataclasses.replace(few.config, max_entities=4)
     rows = {**made.rows, "row_weights": np.where(np.arange(ROWS) == 2, 0.0, 1.0).astype("f")}
     for task, most in ((made.task, LENGTH), (few, 4)):
         batch = jax.device_get(task.inputs(jax.tree.map(jnp.asarray, rows)))
@@ -209,14 +216,33 @@ def test_no_gradient_reaches_the_table_and_without_entities_nothing_depends_on_i
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
 
 
+def test_eight_devices_have_the_candidates_of_all_rows(made: Made) -> None:
+    mesh, half_of = make_mesh(MeshConfig()), np.arange(ROWS)[:, None] // (ROWS // 2)
+    ids = made.rows["entity_ids"]
+    rows = {**made.rows, "entity_ids": np.where((ids > SIZE // 2) == half_of, ids, 0)}  # unlike entities in both halves
+    with activations(mesh):
+        given = jax.device_put(made.frozen, replicated(mesh)), to_devices(rows, mesh)
+        apart = jax.device_get(jax.jit(made.compute)(*given, made.rng))
+    together = jax.device_get(made.loss(made.frozen, rows, made.rng))
+    for name, wanted in together.terms.items():
+        assert apart.terms[name].count == wanted.count
+        assert apart.terms[name].value == pytest.approx(float(wanted.value), rel=1e-5)
+    halves = 0.0  # each with the candidates of its own rows alone
+    for half in (0, 1):
+        weights = (half_of[:, 0] == half).astype("f")
+        one = made.loss(made.frozen, {**rows, "row_weights": weights}, made.rng)
+        halves += float(one.terms["alignment"].value)
+    assert halves < 0.99 * together.terms["alignment"].value
+
+
+@pytest.mark.heavy
 def test_one_and_eight_devices_take_the_same_step(linked: Text, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight devices have the candidates of all rows; whole batches are not cut into micro-batches."""
+    """Whole batches are not cut into micro-batches."""
     with jax.enable_x64(True):
-        rates = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1}
-        task = make(linked, place, fields={"dtype": "float64", **rates})
+        task = make(linked, place, fields={"dtype": "float64", "dropout_rate": 0.1})
         layouts = {name: (count, mesh, 1) for name, (count, mesh, _) in LAYOUTS.items()}
         monkeypatch.setattr("tests.objectives.test_terms.LAYOUTS", layouts)
-        metrics, moments = same_on_every_layout(task, monkeypatch, ["eight devices, sharded"])
+        metrics, moments = same_on_every_layout(task, monkeypatch)
     assert metrics["alignment_loss"] > 0.5
     assert np.abs(moments["entity_head"]["transform"]["kernel"]).max() > 0
 
@@ -250,76 +276,81 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "'entity_alignment' needs an encoder that reads entities, an",
     ),
     "bound": ({"max_entities": 0}, "config.objective.max_entities is 0; at least 1 is needed"),
-    "too few": (
-        {"table": "few.npy"},
-        r"2 of 10 entities \(20.00%\) of the text in .* have no vector: .* the ids 1 to 8",
-    ),
 }
 
 
 @pytest.mark.parametrize("bad", BAD)
 def test_what_does_not_fit_is_one_line(bad: str, linked: Text, place: Path) -> None:
     changes, message = BAD[bad]
-    np.save(place / "few.npy", VECTORS[:9])
     with pytest.raises(UserError, match=message) as caught:
         make(linked, place, **changes)
     assert "\n" not in str(caught.value)
 
 
-def recipe_of(place: Path, **changes: Any) -> dict[str, Any]:
-    recipe = toy.recipe(
+def test_a_text_with_entities_beyond_the_table_is_refused(made: Made, linked: Text, place: Path) -> None:
+    np.save(place / "few.npy", VECTORS[:9])
+    task = copy.copy(made.task)
+    task.table = EntityTable.load(str(place / "few.npy"))
+    with pytest.raises(UserError, match=r"2 of 10 entities \(20.00%\) of the text in .* have no vector: .* ids 1 to 8"):
+        task.with_text(*linked)
+
+
+@pytest.fixture(scope="module")
+def recipe(place: Path) -> Path:
+    found = toy.recipe(
         place / "text.txt",
         objective={"name": "entity_alignment", "entities": str(place / "entities.npy")},
-        model={"encoder": "ernie_thu", "num_layers": 2, "num_token_layers": 1, "entity_size": E, "num_entity_heads": 2},
+        model={"encoder": "ernie_thu", "entity_size": E, "num_entity_heads": 2},
         phases={"phase1": {"num_steps": 8, "batch_size": 16, "max_length": 32}},
         schedule={"warmup_steps": 1},
         training={"log_every_steps": 1, "eval_every_steps": 8, "loggers": ()},
         checkpoints={"every_steps": 4},
         examples=(),
-        **changes,
     )
-    recipe["corpus"]["columns"] = {"entity_ids": {"annotator": "entities", "path": str(place / "names.tsv")}}
-    return recipe
+    found["corpus"]["columns"] = {"entity_ids": {"annotator": "entities", "path": str(place / "names.tsv")}}
+    return toy.write_recipe(place / "recipe.json", found)
 
 
 @pytest.fixture(scope="module")
-def recipe(place: Path) -> Path:
-    return toy.write_recipe(place / "recipe.json", recipe_of(place))
+def whole(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was never cut."""
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    gang.train(recipe, workdir)
+    return workdir
 
 
-def test_a_run_that_is_cut_ends_with_the_same_bits_and_keeps_its_table(
-    recipe: Path, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_loss_falls_and_a_run_keeps_its_table(
+    recipe: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    wanted = gang.train(recipe, whole)
-    losses = [line["alignment_loss"] for line in wanted if line["split"] == "train"]
+    losses = [line["alignment_loss"] for line in gang.records(whole) if line["split"] == "train"]
     assert losses[-1] < losses[0]
-    gang.break_off(recipe, cut, 6)
-    capsys.readouterr()
-    other, key = tmp_path / "other.npy", "--config.objective.entities"
-    np.save(other, 2 * VECTORS)
-    flags = ["pretrain", f"--config={recipe}", f"--workdir={cut}"]
-    assert run([*flags, f"{key}={other}"]) == 2
-    assert "config.objective.entities: 'entities@" in capsys.readouterr().err
-    np.save(other, VECTORS)  # the same table, elsewhere
-    assert gang.train(recipe, cut, f"{key}={other}") == wanted
-    gang.assert_same_model(cut, whole)
+    np.save(tmp_path / "entities.npy", 2 * VECTORS)
+    flag = f"--config.objective.entities={tmp_path / 'entities.npy'}"
+    assert run(["pretrain", f"--config={recipe}", f"--workdir={whole}", flag]) == 2
+    assert "config.objective.entities: 'entities.npy@" in capsys.readouterr().err
+
+
+@pytest.mark.heavy
+def test_a_run_that_is_cut_ends_with_the_same_bits(recipe: Path, whole: Path, tmp_path: Path) -> None:
+    """It goes on with the same table, which lies elsewhere now."""
+    gang.break_off(recipe, tmp_path / "run", 6)
+    np.save(tmp_path / "entities.npy", VECTORS)
+    flag = f"--config.objective.entities={tmp_path / 'entities.npy'}"
+    assert gang.train(recipe, tmp_path / "run", flag) == gang.records(whole)
+    gang.assert_same_model(tmp_path / "run", whole)
 
 
 def test_a_command_refuses_what_does_not_fit_before_text_is_read(
     recipe: Path, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.save(place / "few.npy", VECTORS[:9])
-    (place / "names.txt").write_text("the cat\nthe river\n")
     for flag, message in (
         (f"objective.entities={place / 'few.npy'}", "2 of 10 entities (20.00%) of the lexicon "),
-        (f"corpus.columns.entity_ids.path={place / 'names.txt'}", "'the cat', has no id; each line is a phrase, a tab"),
         (
             "corpus.columns.entity_ids.annotator=lexicon",
             "is of the annotator 'lexicon', which gives no ids of entities",
         ),
         ("training.micro_batches=2", "and objective 'entity_alignment' reads whole batches; only 1 is allowed"),
-        ("corpus.columns={}", "the objective reads 'entity_ids', a column that the corpus is to be built without"),
     ):
         assert run(["pretrain", f"--config={recipe}", f"--workdir={tmp_path / 'run'}", f"--config.{flag}"]) == 2
         said = capsys.readouterr().err
