@@ -83,11 +83,18 @@ def assert_same_counts(task: Any, kind: str) -> None:
 
 
 def objective(name: str, packing: str, folder: Path) -> Any:
-    folder = folder / "contract"
+    columns = toy.COLUMNS.get(name, {})
+    folder = folder / f"contract{'_'.join(['', *columns])}"
     folder.mkdir(exist_ok=True)
-    recipe = floor.recipe(toy.write_text(folder / "text.txt", documents=120), name, packing, 64)
-    if catalogue.find("objectives", name).Objective.arrangement == "sentences":
-        del recipe["objective"]["short_row_probability"]  # of pairs alone
+    text = toy.write_text(folder / "text.txt", documents=120, case=str.title if columns else str)
+    recipe = floor.recipe(text, name, packing, 64)
+    recipe["corpus"]["columns"] = columns | toy.label(text)
+    recipe["objective"] |= toy.options(name, text)
+    found = catalogue.find("objectives", name).Objective
+    if found.whole_batches:
+        recipe["training"]["micro_batches"] = 1
+    if not hasattr(catalogue.find("rows.arrangements", found.arrangement).Arrangement, "short_row_probability"):
+        del recipe["objective"]["short_row_probability"]
     if name == "unilm":
         recipe["model"]["type_vocab_size"] = 6
     return floor.made(folder, recipe)

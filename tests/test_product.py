@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -34,7 +35,7 @@ QUICK = [name for name in ("albert", "bert", "roberta") if name in ENCODERS]  # 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Text:
-    return make_text(tmp_path_factory.mktemp("product"))
+    return make_text(tmp_path_factory.mktemp("product"), labelled=True)
 
 
 def make(text: Text, name: str, encoder: str, **config: Any) -> Any:
@@ -45,7 +46,7 @@ def make(text: Text, name: str, encoder: str, **config: Any) -> Any:
     rates = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
     types = {"type_vocab_size": 6} if name == "unilm" else {}
     model = encoder_file(encoder).Config(tokenizer.size, 16, 1, 2, 64, max_length=LENGTH, **rates, **types)
-    setting = Setting(model, {"phase1": LENGTH})
+    setting, config = Setting(model, {"phase1": LENGTH}), config | toy.options(name, corpus.folder)
     return objective.Objective(objective.Config(**config), setting).with_text(corpus, tokenizer)
 
 
@@ -112,8 +113,8 @@ def test_masked_language_modelling_on_every_product(text: Text, encoder: str) ->
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_every_objective_takes_an_arrangement_or_says_which(text: Text, objective: str) -> None:
-    refused = []
+def test_every_objective_takes_an_arrangement_or_says_which(text: Text, objective: str, tmp_path: Path) -> None:
+    refused, text = [], make_text(tmp_path, objective) if objective in toy.COLUMNS else text
     for arrangement in ARRANGEMENTS:
         try:
             encoder = toy.MODELS.get(objective, {}).get("encoder", "bert")

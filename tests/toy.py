@@ -6,10 +6,11 @@ import contextlib
 import json
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 _SUBJECTS = ["the cat", "a dog", "my aunt", "the old king", "every child", "a small bird", "the ship"]
@@ -38,15 +39,38 @@ def one_device() -> Iterator[None]:
         yield
 
 
-def write_text(path: Path, documents: int = 60, seed: int = 0) -> Path:
-    """One sentence a line, a blank line between documents."""
+def write_text(path: Path, documents: int = 60, seed: int = 0, case: Callable[[str], str] = str) -> Path:
+    """One sentence a line, a blank line between documents; ``case`` may change the case of letters."""
     rng = random.Random(seed)
     parts = (_SUBJECTS, _VERBS, _OBJECTS)
     texts = [
         "\n".join(" ".join(map(rng.choice, parts)) + "." for _ in range(rng.randint(4, 12))) for _ in range(documents)
     ]
-    path.write_text("\n\n".join(texts) + "\n")
+    path.write_text(case("\n\n".join(texts) + "\n"))
     return path
+
+
+def label(text: Path) -> dict[str, Any]:
+    """Add documents of two sentences to ``text``; return columns that say how its sentences begin, in three classes.
+
+    A column has the entities of the text too, whose table is beside it (``options``).
+    """
+    phrases = text.with_name("phrases.tsv")
+    phrases.write_text("".join(f"{subject}\tclass {i % 3}\n" for i, subject in enumerate(_SUBJECTS)))
+    with text.open("a") as file:
+        for i, subject in enumerate(_SUBJECTS * 6):
+            file.write(f"\nthe ship finds {_OBJECTS[i % 6]}.\n{subject} builds {_OBJECTS[i % 5]}.\n")
+    columns = dict.fromkeys(("connectives", "relevance"), {"annotator": "leading_phrases", "phrases": str(phrases)})
+    names = text.with_name("names.tsv")
+    names.write_text("".join(f"{name}\t{row}\n" for row, name in enumerate(_SUBJECTS + _OBJECTS, start=1)))
+    table = np.random.default_rng(0).normal(size=(1 + len(_SUBJECTS + _OBJECTS), 100))
+    np.save(text.with_name("entities.npy"), np.where(np.arange(len(table))[:, None], table, 0).astype(np.float32))
+    return {**columns, "entity_ids": {"annotator": "entities", "path": str(names)}}
+
+
+def options(objective: str, text: Path) -> dict[str, Any]:
+    """Return the keys that an objective needs besides its name, on a ``text`` that ``label`` has labelled."""
+    return {"entities": str(text.with_name("entities.npy"))} if objective == "entity_alignment" else {}
 
 
 def recipe(text: Path, **changes: Any) -> dict[str, Any]:
@@ -77,9 +101,12 @@ def recipe(text: Path, **changes: Any) -> dict[str, Any]:
 
 # Settings of the model that an objective needs; all others take BERT's.
 MODELS: dict[str, dict[str, Any]] = {
+    "entity_alignment": {"encoder": "ernie_thu"},
     "mass": {"encoder": "seq2seq", "num_decoder_layers": 1},
     "permuted": {"encoder": "xlnet"},
 }
+# Columns of the corpus that an objective reads, with their annotators.
+COLUMNS: dict[str, dict[str, Any]] = {"capitals": {"capitals": {"annotator": "capitals"}}}
 
 
 def write_recipe(path: Path, config: dict[str, Any]) -> Path:

@@ -116,6 +116,11 @@ class ModelConfig:
         return 0
 
     @property
+    def task_type_vocab_size(self) -> int:
+        """The number of pretraining tasks that the model tells apart by ``task_type_ids``; 0 if it reads none."""
+        return 0
+
+    @property
     def biases(self) -> bool:
         """Whether the dense layers and layer norms of the encoder and of ``LmHead.transform`` have biases."""
         return True
@@ -299,7 +304,8 @@ class TransformerConfig(ModelConfig):
     @property
     def num_parameters(self) -> int:
         rotary = all(block.rotation is not None for block in self.blocks)
-        rows = self.vocab_size + self.type_vocab_size + (0 if rotary else self.max_length)
+        types = self.type_vocab_size + self.task_type_vocab_size
+        rows = self.vocab_size + types + (0 if rotary else self.max_length)
         embeddings = rows * self.embedding_size + self.embedding_projection
         return embeddings + sum(map(self._weights, self.blocks[:1] if self.shares_layers else self.blocks))
 

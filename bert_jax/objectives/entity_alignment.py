@@ -95,7 +95,7 @@ class Objective(mlm_nsp.Objective):
     config: Config
     parts = (*mlm_nsp.Objective.parts, Part.of("entity_head", EntityHead))
     columns = (ENTITY_IDS,)
-    derived = ("entity_positions", "entity_labels", "entity_weights")
+    derived = ("entity_positions", "entity_labels", "entity_classes", "entity_weights")
     whole_batches = True
     titles: ClassVar[Mapping[str, str]] = {
         **mlm_nsp.Objective.titles,
@@ -109,7 +109,7 @@ class Objective(mlm_nsp.Objective):
         self.table = EntityTable.load(config.entities, f"{setting.where}.entities")
         super().__init__(config, setting)
 
-    def terms(self, config: Config) -> dict[str, Term]:
+    def terms(self, config: Any) -> dict[str, Term]:
         names = ("entity_logits", "entity_classes", "entity_weights")
         alignment = prediction(*names, config.alignment_weight, baseline="none")
         measures = {**alignment.measures, "changed_accuracy": _changed_accuracy, "copied": _copied}
@@ -121,7 +121,8 @@ class Objective(mlm_nsp.Objective):
     def inputs(self, batch: Batch) -> Batch:
         """Return ``batch`` with the mentions of each row, in order.
 
-        They are ``entity_positions``, ``entity_labels`` (ids) and ``entity_weights``, each [B, M].
+        They are ``entity_positions``, ``entity_labels`` (ids), ``entity_classes`` (the candidates that they are of) and
+        ``entity_weights``, each [B, M].
         """
         ids, length = batch[ENTITY_IDS], batch[ENTITY_IDS].shape[1]
         places = jnp.where(ids > 0, jnp.arange(length, dtype=jnp.int32)[None], length)
@@ -129,19 +130,18 @@ class Objective(mlm_nsp.Objective):
         weights = (places < length) * batch["row_weights"][:, None]
         places = jnp.minimum(places, length - 1)
         labels = jnp.where(weights > 0, jnp.take_along_axis(ids, places, axis=1), 0)
-        return {**batch, "entity_positions": places, "entity_labels": labels, "entity_weights": weights}
+        of_labels = {"entity_labels": labels, "entity_classes": candidates(labels)[1]}
+        return {**batch, "entity_positions": places, "entity_weights": weights, **of_labels}
 
     def forward(self, variables: Variables, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
-        """Return the model's outputs, and what is predicted of mentions.
+        """Return the model's outputs, and for each mention the logits of the candidates and what the model reads.
 
-        It is ``entity_logits`` [B, M, C] of the candidates, and for each mention the candidate that it is of,
-        ``entity_classes``, and the candidate that the model reads, ``read_classes``, both [B, M]; candidate 0 is none.
+        They are ``entity_logits`` [B, M, C] and ``read_classes`` [B, M]; candidate 0 is no entity.
         """
-        model, labels = self.setting.model, batch["entity_labels"]
-        table = jax.lax.stop_gradient(variables.frozen["entities"])
-        known, classes = candidates(labels)
-        rng_of_rows = (rng or RowRng.of_content(batch["input_ids"])).site("entities")
-        read = corrupted(classes, jnp.sum(known < _NO_ID), rng_of_rows)
+        model, table = self.setting.model, jax.lax.stop_gradient(variables.frozen["entities"])
+        known, classes = candidates(batch["entity_labels"])
+        draws = (rng or RowRng.of_content(batch["input_ids"])).site("entities")
+        read = corrupted(classes, jnp.sum(known < _NO_ID), draws)
         ids = _put(batch[ENTITY_IDS], known[read], batch["entity_weights"])
         vectors = look_up(table, ids, activation_dtype(model))
         outputs = super().forward(variables, {**batch, ENTITY_IDS: ids, ENTITY_VECTORS: vectors}, rng)
@@ -149,7 +149,7 @@ class Objective(mlm_nsp.Objective):
         predicted = outputs.pop("predicted_entities")
         logits = jnp.einsum("bme,ce->bmc", predicted, of_candidates, preferred_element_type=model.param_dtype)
         logits = constrain(jnp.where((known < _NO_ID)[None, None], logits, NEVER), "batch", None, None)
-        return {**outputs, "entity_logits": logits, "entity_classes": classes, "read_classes": read}
+        return {**outputs, "entity_logits": logits, "read_classes": read}
 
     def flops(self, spec: BatchSpec) -> float:
         """Return the FLOPs of a row, without the products with candidates, whose number is the batch's."""
@@ -201,8 +201,9 @@ def candidates(labels: jax.Array) -> tuple[jax.Array, jax.Array]:
 
     The first id is 0, no entity. C is fixed, one more than there are labels; the last ids are ``_NO_ID``.
     """
-    every = jnp.concatenate([jnp.zeros(1, labels.dtype), labels.reshape(-1)])
-    ids = jnp.unique(every, size=every.size, fill_value=_NO_ID)
+    every = jnp.sort(jnp.concatenate([jnp.zeros(1, labels.dtype), labels.reshape(-1)]))
+    again = jnp.concatenate([jnp.zeros(1, bool), every[1:] == every[:-1]])
+    ids = jnp.sort(jnp.where(again, _NO_ID, every))
     return ids, jnp.searchsorted(ids, labels).astype(jnp.int32)
 
 
@@ -229,10 +230,10 @@ def _put(ids: jax.Array, read: jax.Array, weights: jax.Array) -> jax.Array:
 
 
 def _changed_accuracy(outputs: Outputs, batch: Batch) -> Sum:
-    changed = batch["entity_weights"] * (outputs["read_classes"] != outputs["entity_classes"])
-    return cross_entropy(outputs["entity_logits"], outputs["entity_classes"], changed)[1]
+    changed = batch["entity_weights"] * (outputs["read_classes"] != batch["entity_classes"])
+    return cross_entropy(outputs["entity_logits"], batch["entity_classes"], changed)[1]
 
 
 def _copied(outputs: Outputs, batch: Batch) -> Sum:
     weights = batch["entity_weights"]
-    return Sum(jnp.sum((outputs["read_classes"] == outputs["entity_classes"]) * weights), jnp.sum(weights))
+    return Sum(jnp.sum((outputs["read_classes"] == batch["entity_classes"]) * weights), jnp.sum(weights))

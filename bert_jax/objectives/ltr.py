@@ -9,7 +9,6 @@ a model with memory sees the rows before.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -17,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.errors import UserError
 from bert_jax.generation.steppers import LEFT_TO_RIGHT
 from bert_jax.models.model import LM_HEAD
 from bert_jax.objectives import base
@@ -62,13 +60,7 @@ class Objective(base.PretrainingObjective):
         return {**batch, "masked_positions": positions, **next_tokens}
 
     def masking(self, config: MaskingConfig, where: str) -> MaskingConfig:
-        if config != MaskingConfig():
-            raise UserError(
-                f"{where} is set, but the objective 'ltr' masks nothing; leave it out, or give it to the phases of"
-                " another objective alone (config.phases.NAME.masking)"
-            )
-        # selected positions keep their tokens; only packing counts them
-        return dataclasses.replace(config, mask_share=0.0, random_share=0.0)
+        return config.changing_nothing(where, self.name)
 
     def flops(self, spec: BatchSpec) -> float:
         length = spec["input_ids"].shape[0]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from bert_jax.configuration import LossWeight
-from bert_jax.models.model import LM_HEAD, NSP_HEAD, POOLER
+from bert_jax.models.model import LM_HEAD, NSP_HEAD, POOLER, EncoderPart, Part
 from bert_jax.objectives import base
 from bert_jax.objectives.base import MLM, Term, prediction
 
@@ -25,7 +25,7 @@ class Objective(base.PretrainingObjective):
     The loss is the mean over masked positions plus the weighted mean over pairs, each over the whole global batch.
     """
 
-    parts = (POOLER, LM_HEAD, NSP_HEAD)
+    parts: tuple[Part | EncoderPart, ...] = (POOLER, LM_HEAD, NSP_HEAD)
     titles: ClassVar[Mapping[str, str]] = {
         "nsp_loss": "Next-sentence loss, nats",
         "nsp_accuracy": "Next-sentence accuracy",

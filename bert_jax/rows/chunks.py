@@ -70,6 +70,8 @@ class Rules(NamedTuple):
         targets are drawn for whole documents instead of single chunks, and may be any number of tokens.
       random_share: the share of the chunks with several sentences that get a random second segment.
       swapped_share: among all other chunks, the share whose second part comes first.
+      same_document_share: among the chunks with a random second segment, the share that takes it from the same
+        document, at least a sentence away from the first segment. If there is none, it comes from another document.
     """
 
     max_length: int
@@ -77,6 +79,7 @@ class Rules(NamedTuple):
     short_targets: Ints | None = None
     random_share: float = 0.5
     swapped_share: float = 0.0
+    same_document_share: float = 0.0
 
     @property
     def capacity(self) -> int:
@@ -110,6 +113,11 @@ def check(split: Sentences) -> None:
             f"the split has {documents} document(s); a second segment may come from another document, so a split needs "
             "two: add text, or raise heldout_fraction if this is the held-out split"
         )
+    check_sentences(split)
+
+
+def check_sentences(split: Sentences) -> None:
+    """Raise ``UserError`` if no document has two sentences, as far as the first documents show."""
     if not (np.diff(split.document_starts[:_LOOKED_AT]) > 1).any():
         raise UserError(
             "no document of the split has 2 sentences, so no first segment has a second segment after it; masked LM "
@@ -126,7 +134,7 @@ def make(split: Sentences, key: np.uint64, rules: Rules) -> Iterator[Pairs]:
     """
     check(split)
     split = _InMemory(np.asarray(split.sentence_offsets), np.asarray(split.document_starts))
-    for documents in _groups(split.document_starts):
+    for documents in groups(split.document_starts):
         if (np.diff(split.document_starts[documents[0] : documents[-1] + 2]) < 1).any():
             raise UserError("the corpus has a document without sentences; build it again")
         chunks = cut_chunks(split, key, documents, rules)
@@ -134,8 +142,8 @@ def make(split: Sentences, key: np.uint64, rules: Rules) -> Iterator[Pairs]:
             yield make_pairs(split, key, chunks[slice(i, i + _PAIRS_AT_ONCE)], rules)
 
 
-def _groups(document_starts: Ints) -> Iterator[Ints]:
-    """Yield groups of consecutive documents that have about ``_SENTENCES_AT_ONCE`` sentences together."""
+def groups(document_starts: Ints) -> Iterator[Ints]:
+    """Yield the numbers [n] of consecutive documents that have about ``_SENTENCES_AT_ONCE`` sentences together."""
     first, documents = 0, len(document_starts) - 1
     while first < documents:
         stop = int(np.searchsorted(document_starts, document_starts[first] + _SENTENCES_AT_ONCE, side="right")) - 1
@@ -189,7 +197,7 @@ def make_pairs(split: Sentences, key: np.uint64, chunks: Chunks, rules: Rules) -
     offsets = split.sentence_offsets
     b_start, b_stop = chunks.middle.copy(), chunks.stop.copy()
     which = np.flatnonzero(chunks.is_random)
-    b_start[which], b_stop[which] = _random_second(split, key, chunks[which])
+    b_start[which], b_stop[which] = _random_second(split, key, chunks[which], rules.same_document_share)
     a, b = (offsets[chunks.start], offsets[chunks.middle]), (offsets[b_start], offsets[b_stop])
     swapped = random.uniform(random.fold(random.fold(key, 6), chunks.start)) < rules.swapped_share
     swapped &= ~chunks.is_random
@@ -203,8 +211,10 @@ def make_pairs(split: Sentences, key: np.uint64, chunks: Chunks, rules: Rules) -
     return pairs
 
 
-def _random_second(split: Sentences, key: np.uint64, chunks: Chunks) -> tuple[Ints, Ints]:
-    """Return the first and the last + 1 sentence [n] of a random second part for each chunk, from another document.
+def _random_second(split: Sentences, key: np.uint64, chunks: Chunks, same_share: float) -> tuple[Ints, Ints]:
+    """Return the first and the last + 1 sentence [n] of a random second part for each chunk.
+
+    It comes from another document, or for ``same_share`` of the chunks from the same.
 
     Many places are tried, and the place is taken whose number of tokens differs least from the true second part; among
     equally good places, the first (see ``_candidates``). If the best of ten places still differs, ten more are drawn,
@@ -212,16 +222,19 @@ def _random_second(split: Sentences, key: np.uint64, chunks: Chunks) -> tuple[In
     documents are shorter than a row); with forty places the classifier is right in 50 %, which is chance.
     """
     keys = random.fold(random.fold(key, 5), chunks.start)
-    best = np.stack(_candidates(split, random.fold(keys, 0), chunks))  # [3, n]: first, last + 1, difference
+    same = random.uniform(random.fold(keys, _TURNS)) < same_share
+    best = np.stack(_candidates(split, random.fold(keys, 0), chunks, same))  # [3, n]: first, last + 1, difference
     for turn in range(1, _TURNS):
         pending = np.flatnonzero(best[2] > 0)
-        others = np.stack(_candidates(split, random.fold(keys[pending], turn), chunks[pending]))
+        others = np.stack(_candidates(split, random.fold(keys[pending], turn), chunks[pending], same[pending]))
         better = others[2] < best[2, pending]
         best[:, pending[better]] = others[:, better]
     return best[0], best[1]
 
 
-def _candidates(split: Sentences, keys: random.Bits, chunks: Chunks) -> tuple[Ints, Ints, Ints]:
+def _candidates(
+    split: Sentences, keys: random.Bits, chunks: Chunks, same: npt.NDArray[np.bool_]
+) -> tuple[Ints, Ints, Ints]:
     """Return the first and last + 1 sentence [n] of the best of ``_CANDIDATES`` places, and their difference in tokens.
 
     Places are drawn at random. If the true chunk reached its target, a candidate also runs up to the sentence that
@@ -235,6 +248,10 @@ def _candidates(split: Sentences, keys: random.Bits, chunks: Chunks) -> tuple[In
     document += document >= chunks.document[:, None]  # uniform over all documents but the document of the chunk
     first, end = document_starts[document], document_starts[document + 1]
     start = first + random.integers(bits[:, _CANDIDATES:], end - first)
+    if same.any():
+        place, limit, found = _elsewhere(document_starts, bits[:, _CANDIDATES:], chunks)
+        here = same[:, None] & found
+        start, end = np.where(here, place, start), np.where(here, limit, end)
 
     begin, middle, stop = (offsets[x][:, None] for x in (chunks.start, chunks.middle, chunks.stop))  # [n, 1]
     target, alone = chunks.target[:, None], (chunks.middle == chunks.stop)[:, None]
@@ -251,6 +268,20 @@ def _candidates(split: Sentences, keys: random.Bits, chunks: Chunks) -> tuple[In
     difference = np.where(reached & (length < aim), _LAST_CHOICE + aim - length, difference)
     best = np.argmin(difference, axis=1)[:, None]
     return tuple(np.take_along_axis(x, best, axis=1)[:, 0] for x in (start, last, difference))  # type: ignore[return-value]
+
+
+def _elsewhere(document_starts: Ints, bits: random.Bits, chunks: Chunks) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
+    """Return a sentence [n, c] of each chunk's document that neither is in the first part nor beside it.
+
+    Also returns where a second part that begins there has to end [n, c], and whether there is such a sentence [n, 1].
+    """
+    first, end = (document_starts[chunks.document + i][:, None] for i in (0, 1))
+    start, middle = chunks.start[:, None], chunks.middle[:, None]
+    before, after = np.maximum(start - 1 - first, 0), np.maximum(end - middle - 1, 0)  # how many sentences
+    drawn = random.integers(bits, before + after)
+    is_before = drawn < before
+    place = np.where(is_before, first + drawn, middle + 1 + drawn - before)
+    return place, np.where(is_before, start - 1, end), before + after > 0
 
 
 def _reach(offsets: Ints, start: Ints, end: Ints, aim: Ints) -> Ints:

@@ -74,7 +74,7 @@ class Rows(NamedTuple):
     is_text: Bools  # [n, L] neither special token nor padding
     lengths: Ints  # [n] number of tokens, special tokens included
     column: Ids | None = None  # [n, L] the corpus column of the units, if units are in one
-    next_ids: Ids | None = None  # [n] the token after each row's last one, if the arrangement has this feature
+    features: Mapping[str, np.ndarray] = {}  # of ``Arrangement.fields``, by axis: "position" [n, L], "row" [n]
 
 
 class Sentences(Protocol):
@@ -126,8 +126,9 @@ class Arrangement(Protocol):
       shortest: the number of tokens of the shortest sequence, special tokens included.
       record: the dtype of a sequence in a plan. Its first field is ``a_start``, at least 0, which is different for all
         sequences of an epoch, so every random draw for a sequence is keyed by it.
-      fields: the features of the axes "sequence" and "row". If ``lane_starts`` (``rows.lanes``) is among them, the
-        sequences are one line: their order stays, every epoch reads the plan of epoch 0, and they are dealt in lanes.
+      fields: the features that ``labels`` returns (axis "sequence") and that ``lay_out`` returns ("position", "row").
+        If ``lane_starts`` (``rows.lanes``) is among them, the sequences are one line: their order stays, every epoch
+        reads the plan of epoch 0, and they are dealt in lanes.
     """
 
     version: ClassVar[int]
@@ -136,12 +137,14 @@ class Arrangement(Protocol):
     record: ClassVar[np.dtype]
     fields: ClassVar[Mapping[str, Field]]
 
-    def check(self, split: Sentences) -> None:
+    def check(self, split: Split) -> None:
         """Raise ``UserError`` if no sequences can be made. The check is quick, however large the split is."""
         ...
 
-    def plan(self, split: Sentences, key: np.uint64, max_length: int, limits: Limits | None) -> Iterator[Records]:
-        """Yield the sequences of an epoch by ascending ``a_start``, from lengths alone, in blocks of bounded size.
+    def plan(self, split: Split, key: np.uint64, max_length: int, limits: Limits | None) -> Iterator[Records]:
+        """Yield the sequences of an epoch by ascending ``a_start``, in blocks of bounded size.
+
+        They follow from the lengths of sentences, and from a column of the corpus where one says what a sentence is.
 
         Args:
           key: the random key of (corpus fingerprint, seed, phase, epoch).
@@ -158,7 +161,7 @@ class Arrangement(Protocol):
         """Return starts and lengths [n, S] of the S spans of the split that make up each sequence, in order."""
         ...
 
-    def lay_out(self, split: Sentences, records: Records, tokens: Ids, width: int, facts: TokenFacts) -> Rows:
+    def lay_out(self, split: Split, records: Records, tokens: Ids, width: int, facts: TokenFacts) -> Rows:
         """Return the sequences as rows of ``width`` positions.
 
         ``tokens`` are the tokens of all ``spans``, one after another.

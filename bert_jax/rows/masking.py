@@ -88,6 +88,18 @@ class MaskingConfig:
             changes = {"options": {}, **changes}
         return configuration.replace(self, changes, where)
 
+    def changing_nothing(self, where: str, objective: str) -> MaskingConfig:
+        """Return masks that change no token, for an ``objective`` that masks nothing; packing alone counts positions.
+
+        Raises ``UserError`` if a key of ``where`` is set.
+        """
+        if self != MaskingConfig():
+            raise UserError(
+                f"{where} is set, but the objective {objective!r} masks nothing; leave it out, or give it to the phases"
+                " of another objective alone (config.phases.NAME.masking)"
+            )
+        return dataclasses.replace(self, mask_share=0.0, random_share=0.0)
+
     @functools.cached_property
     def selection(self) -> tuple[Strategy, Any]:
         """Return the strategy's function and its options."""

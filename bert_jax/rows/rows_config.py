@@ -97,7 +97,7 @@ class RowsConfig:
     def check_tokens(self, tokenizer: Tokenizer, where: str) -> None:
         """Raise ``UserError`` if rows need a token that ``tokenizer`` lacks. ``where``: the objective's key."""
         kind = catalogue.find("rows.arrangements", self.arrangement, having="Arrangement").Arrangement
-        if not hasattr(kind, "with_around"):
+        if "with_around" not in vars(kind):  # inherited, it would return the arrangement that it is inherited from
             advice = f"set {where}.arrangement to 'sentences', or take another vocabulary or model"
             tokenizer.need("sep", f"{where}.arrangement {catalogue.display_name(self.arrangement)}", advice)
         if self.masking.mask_share > 0:
@@ -129,7 +129,8 @@ class RowsConfig:
         """Return K, the largest number of sequences in a row."""
         if self.packing != "packed":
             return 1
-        positions, most = (16, 16) if self.arranger.fields else (8, self.max_length)
+        labelled = any(field.axis == "sequence" for field in self.arranger.fields.values())
+        positions, most = (16, 16) if labelled else (8, self.max_length)
         return self.max_pairs_per_row or max(2, min(most, self.max_length // positions))
 
     @property

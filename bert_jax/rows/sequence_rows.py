@@ -249,8 +249,7 @@ class SequenceRows(RowSource):
             features |= span_boundaries(features, rows.is_text)
         if DRAWS in self._config.fields:
             features[DRAWS] = draws(keys, width)
-        if rows.next_ids is not None:
-            features["next_ids"] = rows.next_ids
+        features |= rows.features
         features |= {name: self._column(name, *text) for name in self._config.columns if name in self._config.fields}
         return {**features, "token_type_ids": rows.token_type_ids, "attention_mask": rows.attention_mask}
 

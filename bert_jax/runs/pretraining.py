@@ -384,19 +384,19 @@ def first_model(settings: PretrainingSettings, initial: TrainedModel | None, pie
 
 
 def _with_frozen(tree: dict[str, Any], task: Task) -> dict[str, Any]:
-    """Return the ``tree`` of a recipe in which frozen models and arrays are named by their content, wherever they lie.
+    """Return the ``tree`` of a recipe in which frozen models are named by their content, wherever they lie.
 
-    The content stands in place of the path, if a key of the objective has the name of the frozen array. Other arrays
-    are in an entry "frozen", by the first kind of batch.
+    The content stands in place of the path. Other frozen arrays are in an entry "frozen", by the first kind of batch.
     """
     contents, others = dict[tuple[str, Any], str](), dict[str, dict[str, str]]()
     for kind, one in tasks_of(task).items():
         models, digests = one.setting.models, frozen_contents(one)
         if taught := digests.pop(distillation.FROZEN, None):
             contents["init", one.setting.teacher.trained.source] = f"teacher@{taught}"
-        sources = {name: models[name].source if name in models else getattr(one.config, name, None) for name in digests}
-        contents |= {(name, sources[name]): f"{name}@{digest}" for name, digest in digests.items() if sources[name]}
-        if arrays := {name: digest for name, digest in digests.items() if not sources[name]}:
+        contents |= {
+            (name, models[name].source): f"{name}@{digest}" for name, digest in digests.items() if name in models
+        }
+        if arrays := {name: digest for name, digest in digests.items() if name not in models}:
             others[kind] = arrays
 
     def named(name: str, value: Any) -> Any:

@@ -319,36 +319,49 @@ def test_a_class_is_not_guessed_where_two_have_the_same_tensors(modern: Path) ->
             import_model(modern / "a")
 
 
-def with_tasks(folder: Path, row: Any) -> np.ndarray:
-    """Write a random ErnieModel with three task embeddings, the first of which is ``row``; its word vectors."""
+def with_tasks(folder: Path) -> np.ndarray:
+    """Write a random ErnieModel with three task embeddings, which transformers does not name; the embeddings."""
     config, head = config_of("ernie"), head_of("ernie", "Model")
     export_model(TrainedModel("", params_of(config, head), config, TOKENIZER, head), folder, "card")
     tensors = load_file(folder / "model.safetensors")
     tasks = np.random.default_rng(1).normal(0.0, 0.2, (3, config.hidden_size)).astype(np.float32)
-    tasks[0] += row
     save_file(tensors | {"embeddings.task_type_embeddings.weight": tasks}, folder / "model.safetensors")
     described = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(described | {"use_task_id": True, "task_type_vocab_size": 3}))
+    assert not {"use_task_id", "task_type_vocab_size"} & described.keys()
+    (folder / "config.json").write_text(json.dumps(described | {"use_task_id": True}))
     (folder / "SHA256SUMS").unlink()
     (folder / "README.md").unlink()
     return tasks
 
 
-def test_an_ernie_with_task_ids_has_task_0_in_its_token_types(tmp_path: Path) -> None:
-    tasks = with_tasks(tmp_path / "model", 1.0)
+def test_an_ernie_with_task_ids_goes_in_and_out(tmp_path: Path) -> None:
+    """Without ``task_type_ids``, each token has the embedding of task 0; transformers has 3 tasks if nothing says."""
+    tasks = with_tasks(tmp_path / "model")
     raw = load_file(tmp_path / "model" / "model.safetensors")
     read = import_model(tmp_path / "model")
-    found = read.params["encoder"]["embeddings"]["token_type_embeddings"]
-    np.testing.assert_array_equal(found, raw["embeddings.token_type_embeddings.weight"] + tasks[0])
-    assert read.report.missing == ()
+    assert (read.report.missing, read.config.task_type_vocab_size) == ((), 3)
+    np.testing.assert_array_equal(read.params["encoder"]["embeddings"]["task_type_embeddings"], tasks)
     assert_same_outputs(raw, read.params, read.config, read.head)
-    assert "embedding of task 0 is added to each token type" in read.report.line
     export_model(TrainedModel("", read.params, read.config, TOKENIZER, read.head), tmp_path / "again", "card")
-    assert not json.loads((tmp_path / "again" / "config.json").read_text()).get("use_task_id")
+    described = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert (described["use_task_id"], described["task_type_vocab_size"]) == (True, 3)
+    again = load_file(tmp_path / "again" / "model.safetensors")
+    assert again.keys() == raw.keys()
+    for name, array in raw.items():
+        np.testing.assert_array_equal(again[name], array)
+
+
+def test_an_ernie_that_lacks_its_task_embeddings_is_refused(tmp_path: Path) -> None:
+    with_tasks(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["embeddings.task_type_embeddings.weight"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=r"1 tensors of the encoder are missing, such as ernie.embeddings.task_type_"):
+        import_model(tmp_path)
 
 
 def test_no_tensor_is_dropped(tmp_path: Path) -> None:
-    with_tasks(tmp_path, 0.0)
+    with_tasks(tmp_path)
     described = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(described | {"use_task_id": False}))
     with pytest.raises(UserError, match=r"1 tensors have no place in the ErnieModel .*: ernie.embeddings.task_type"):

@@ -159,6 +159,28 @@ def test_a_decoder_begins_as_a_bert_without_cross_attention(layers: str) -> None
         jax.tree.map(np.testing.assert_array_equal, decoder["cross_attention"], crossed)
 
 
+def test_an_encoder_with_entities_begins_as_a_bert() -> None:
+    """All parameters of the BERT are taken, and the parameters of entities are fresh."""
+    initial, notes = TrainedModel("there", PARAMS, CONFIG, OLD), list[str]()
+    keys = {"encoder": "ernie_thu", "size": "base", "num_token_layers": 1, "entity_size": 8, "dropout_rate": 0.2}
+    config: Any = choose_model(Architecture.of(keys, 100), OLD.size, initial)
+    assert (config.num_layers, config.hidden_size, config.entity_size, config.dropout_rate) == (2, 32, 8, 0.2)
+    fresh = jax.tree.map(np.asarray, fresh_params(config))
+    state = start_from(initial, config, OLD, notes.append)(state_of({**fresh, "entity_head": {}}))
+    assert notes == ["starting from there; fresh: entity_head; the parameters of entities are fresh"]
+
+    def check(found: Any, given: Any, new: Any) -> None:
+        assert found.keys() == new.keys() >= given.keys()
+        for name, tree in found.items():
+            if isinstance(tree, dict) and name in given:
+                check(tree, given[name], new[name])
+            else:
+                jax.tree.map(np.testing.assert_array_equal, tree, given.get(name, new[name]))
+
+    check(state.params["encoder"], PARAMS["encoder"], fresh["encoder"])
+    assert {"entity_input", "entity_output"} < state.params["encoder"]["layer_1"]["mlp"].keys()
+
+
 def test_scanned_layers_and_a_larger_vocabulary_together() -> None:
     new = wordpiece((*OLD.vocab, "input"))
     model = dataclasses.replace(CONFIG, layers="scanned", vocab_size=new.size)

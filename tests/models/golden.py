@@ -53,8 +53,8 @@ def batch_of(vocab_size: int, rows: int = 4, length: int = 16, seed: int = 0) ->
 
 def loss_of(config: ModelConfig, params: Any, batch: dict[str, np.ndarray]) -> tuple[jax.Array, dict[str, jax.Array]]:
     """MLM mean plus NSP mean, and the outputs, written out independently of the objective."""
-    names = ("input_ids", "token_type_ids", "attention_mask", "masked_positions", "cls_positions")
-    outputs = pretraining(config).apply({"params": params}, {name: batch[name] for name in names})
+    names = ("input_ids", "token_type_ids", "task_type_ids", "attention_mask", "masked_positions", "cls_positions")
+    outputs = pretraining(config).apply({"params": params}, {name: batch[name] for name in names if name in batch})
 
     def nll(logits: jax.Array, labels: np.ndarray) -> jax.Array:
         return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], -1)[..., 0]

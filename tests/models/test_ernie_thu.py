@@ -12,10 +12,14 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.interchange.conversion import leaf
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.encoders import bert, electra, ernie_thu
 from bert_jax.models.model import LM_HEAD, NSP_HEAD, POOLER, Model, shapes_of
-from tests.models.helpers import TINY, as_jax, loss, pretraining, random_batch, random_params, random_targets, tiny
+from tests.models.golden import GOLDEN, tree_of
+from tests.models.golden_ernie_thu import batch_of as batch_of_golden
+from tests.models.golden_ernie_thu import config_of, loss_of
+from tests.models.helpers import TINY, as_jax, random_batch, random_params, tiny
 
 E, SEEN = 8, 4
 CONFIG = ernie_thu.Config(**{**TINY, "num_layers": 3}, num_token_layers=1, entity_size=E, num_entity_heads=2)
@@ -114,25 +118,29 @@ def test_packed_sequences_are_apart_in_both_streams() -> None:
         begin += size
 
 
-def test_remat_changes_nothing() -> None:
-    batch, targets = batch_of(), as_jax(random_targets())
-
-    def gradient(config: Any) -> Any:
-        run = jax.jit(jax.grad(lambda params: loss(pretraining(config), params, batch, targets, RNG)))
-        return run(as_jax(random_params(CONFIG)))
-
-    plain = gradient(CONFIG)
-    unused = [plain["encoder"]["layer_2"]["mlp"]["entity_output"], plain["encoder"]["layer_2"]["entity_mlp_layer_norm"]]
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(unused))  # the entities after the last layer
-    for name in ("entity_input", "entity_output"):
-        assert np.any(plain["encoder"]["layer_1"]["mlp"][name]["kernel"])
-    for a, b in zip(*map(jax.tree.leaves, (gradient(dataclasses.replace(CONFIG, remat="full")), plain)), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-5 * max(1.0, float(jnp.abs(b).max())))
+def test_golden_values_of_torch() -> None:
+    """States of all layers, logits and loss of entities, and every gradient, with layers that are computed again."""
+    with np.load(GOLDEN.with_name("golden_ernie_thu.npz")) as stored:
+        params, gradients = tree_of(stored, "params"), tree_of(stored, "gradients")
+        loss, logits, states = (stored[name] for name in ("loss", "logits", "hidden"))
+    batch = batch_of_golden()
+    run = jax.jit(jax.value_and_grad(lambda p: loss_of(config_of(remat="full"), p, batch), has_aux=True))
+    (found, (hidden, scores)), slopes = run(params)
+    assert float(found) == pytest.approx(float(loss), abs=2e-5)
+    real = batch["attention_mask"] > 0
+    np.testing.assert_allclose(np.asarray(scores)[real], logits[real], atol=1e-4)
+    for one, other in zip(hidden, states, strict=True):
+        np.testing.assert_allclose(np.asarray(one)[real], other[real], atol=2e-5)
+    compared = jax.tree_util.tree_leaves_with_path(gradients)
+    assert len(compared) > 60
+    for path, expected in compared:
+        difference = np.abs(leaf(slopes, "/".join(str(key.key) for key in path)) - expected).max()
+        assert difference <= 2e-5 * max(1.0, np.abs(expected).max()), path
 
 
 def test_published_counts() -> None:
     base = ernie_thu.Config(vocab_size=30522)
-    assert base == ernie_thu.Config(vocab_size=30522, **ernie_thu.SIZES["base"])
+    assert base.first_with_entities == 5
     _, shapes = shapes_of(Model(base, (POOLER, LM_HEAD, NSP_HEAD)), ("masked_positions", "cls_positions"))
 
     def count(tree: Any) -> int:

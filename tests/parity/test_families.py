@@ -140,29 +140,3 @@ def test_an_untied_model_of_theirs_is_refused(tmp_path: Path, encoder: str) -> N
     (tmp_path / "tokenizer.json").write_text(TOKENIZER.tokenizer_json())
     with pytest.raises(UserError, match="has an MLM decoder that is not its word embeddings; only tied ones can be re"):
         import_model(tmp_path)
-
-
-def test_an_ernie_with_task_ids_goes_in_and_out(tmp_path: Path) -> None:
-    """ERNIE 2.0 and 3.0; an export gives the same outputs without task ids."""
-    family, config = families()["ernie"], config_of("ernie")
-    described = family.to_config(config, TOKENIZER.pad_id) | {"use_task_id": True, "task_type_vocab_size": 3}
-    described.pop("torch_dtype")
-    their_config = transformers.ErnieConfig(**described, attn_implementation="eager")
-    model = transformers.ErnieModel(their_config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.normal_(1.0 if "LayerNorm.weight" in name else 0.0, 0.2)
-    model.save_pretrained(tmp_path / "theirs")
-    TOKENIZER.save(tmp_path / "theirs" / TOKENIZER.file_name)
-    imported, batch = import_model(tmp_path / "theirs"), batch_of("ernie")
-    real = batch["attention_mask"] > 0
-    with torch.no_grad():
-        inputs = {name: torch.tensor(x).long() for name, x in batch.items()}
-        expected = model(**inputs).last_hidden_state.numpy()[real]
-        other = model(**inputs, task_type_ids=torch.ones_like(inputs["input_ids"])).last_hidden_state.numpy()[real]
-    found = np.asarray(module_outputs(imported.params, config, batch, imported.head)["sequence"])[real]
-    np.testing.assert_allclose(found, expected, atol=2e-5, rtol=0)
-    assert np.abs(other - expected).max() > 0.1
-    export_model(TrainedModel("", imported.params, config, TOKENIZER, imported.head), tmp_path / "ours", "card")
-    again = theirs(tmp_path / "ours", "ErnieModel", batch).last_hidden_state.numpy()[real]
-    np.testing.assert_allclose(again, expected, atol=2e-5, rtol=0)

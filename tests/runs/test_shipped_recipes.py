@@ -140,7 +140,7 @@ def test_pretrain_recipes_are_sound(name, tmp_path):
     if "entities" in config["objective"]:
         config["objective"]["entities"] = str(tmp_path / "entities.npy")
         np.save(tmp_path / "entities.npy", np.zeros((9, 100), np.float16))
-        fewer = {"num_layers": 2, "num_token_layers": 0}
+        fewer = {"num_layers": 2}
     settings = PretrainingSettings.of({**config, "model": {**model, **fewer}, "teacher": None})
     assert Pretraining(settings, devices=jax.devices()).task.tokenizer is None
 

@@ -52,17 +52,20 @@ class Config(TransformerConfig):
 class Embeddings(nn.Module):
     """Sums word, position and token-type embeddings, then applies layer norm and dropout (figure 2).
 
-    A config with ``type_vocab_size`` 0 has no token types.
+    A config with ``type_vocab_size`` 0 has no token types. A config with a ``task_type_vocab_size`` has task embeddings
+    in the sum (``encoders.ernie``).
     """
 
     config: TransformerConfig
 
     def setup(self) -> None:
         config, initializer = self.config, normal(self.config)
+        sizes = {"token_type": config.type_vocab_size, "task_type": config.task_type_vocab_size}
+        self.types = {name: size for name, size in sizes.items() if size}
         tables = {
             "word_embeddings": (config.vocab_size, "vocab"),
             "position_embeddings": (config.max_length, None),
-            **({"token_type_embeddings": (config.type_vocab_size, None)} if config.type_vocab_size else {}),
+            **{f"{name}_embeddings": (size, None) for name, size in self.types.items()},
         }
         for name, (rows, axis) in tables.items():
             shape = (rows, config.embedding_size)
@@ -70,9 +73,9 @@ class Embeddings(nn.Module):
         self.layer_norm = LayerNorm(config)
 
     def __call__(self, batch: Batch, rng: RowRng | None) -> jax.Array:
-        """Return embeddings [B, L, E] for ``input_ids`` and, if there are token types, ``token_type_ids`` [B, L].
+        """Return embeddings [B, L, E] for ``input_ids`` and, if there are such types, ``token_type_ids`` [B, L].
 
-        Without ``position_ids``, positions count from 0.
+        If there are task types, ``task_type_ids`` [B, L] is read too. Without ``position_ids``, positions count from 0.
         """
         input_ids, position_ids = batch["input_ids"], batch.get("position_ids")
         length = input_ids.shape[1]
@@ -85,10 +88,10 @@ class Embeddings(nn.Module):
         else:
             positions = look_up(self.position_embeddings, position_ids, dtype)
         x = words + positions
-        if self.config.type_vocab_size:
+        for name, size in self.types.items():
             # A product with one-hot rows: the gradient of a look-up would add all tokens into the same few rows.
-            types = jax.nn.one_hot(batch["token_type_ids"], self.config.type_vocab_size, dtype=dtype)
-            x = x + types @ self.token_type_embeddings.astype(dtype)
+            types = jax.nn.one_hot(batch[f"{name}_ids"], size, dtype=dtype)
+            x = x + types @ getattr(self, f"{name}_embeddings").astype(dtype)
         x = dropout(self.layer_norm(x), self.config.dropout_rate, rng, "embeddings")
         return constrain(x, "batch", "length", "embed")
 

@@ -35,6 +35,7 @@ from bert_jax.models.attention import Attention, Context
 from bert_jax.models.config import Block, ModelConfig
 from bert_jax.models.dropout import RowRng, dropout
 from bert_jax.models.encoders import bert
+from bert_jax.models.encoders.bert import SIZES as SIZES
 from bert_jax.models.encoders.bert import LmHead as LmHead
 from bert_jax.models.encoders.bert import Pooler as Pooler
 from bert_jax.models.encoding import Encoding
@@ -52,7 +53,8 @@ Streams = tuple[jax.Array, jax.Array]  # the vectors of tokens [B, L, D] and of 
 class Config(bert.Config):
     """The settings of an ERNIE with entities. Defaults are the released model: 5 layers of the T-encoder, 7 above."""
 
-    num_token_layers: int = 5  # the lower layers, which read tokens alone; the other layers read entities too
+    # the lower layers, which read tokens alone, while the other layers read entities too; if None, 5 of 12
+    num_token_layers: int | None = None
     entity_size: int = 100  # width of the vectors of entities
     num_entity_heads: int = 4  # attention heads among entities; they divide entity_size
 
@@ -60,7 +62,7 @@ class Config(bert.Config):
         super().__post_init__()
         where, layers, size = "config.model", self.num_layers, self.entity_size
         below = f"0 or more and below num_layers, {layers}, is needed"
-        check_fields(self, where, below, "num_token_layers", sound=range(layers).__contains__)
+        check_fields(self, where, below, "num_token_layers", sound=lambda n: n is None or 0 <= n < layers)
         check_fields(self, where, "at least 1 is needed", "entity_size", sound=lambda n: n >= 1)
         divides = f"a number that divides entity_size, {size}, is needed"
         check_fields(self, where, divides, "num_entity_heads", sound=lambda n: n >= 1 and size % n == 0)
@@ -71,9 +73,14 @@ class Config(bert.Config):
             )
 
     @property
+    def first_with_entities(self) -> int:
+        """The number of the first layer that reads entities, from 0."""
+        return self.num_layers * 5 // 12 if self.num_token_layers is None else self.num_token_layers
+
+    @property
     def of_entities(self) -> Self:
         """The settings of attention among entities: their width and heads, and no kernel, as entities have gaps."""
-        narrow = {"hidden_size": self.entity_size, "num_heads": self.num_entity_heads}
+        narrow: dict[str, Any] = {"hidden_size": self.entity_size, "num_heads": self.num_entity_heads}
         return dataclasses.replace(self, **narrow, attention_kernel="plain")
 
     @property
@@ -85,7 +92,7 @@ class Config(bert.Config):
 
     def _of_entities(self, seen: int) -> int:
         """Return the multiply-adds of a position in the entity stream of all layers, if it sees ``seen`` positions."""
-        size, layers = self.entity_size, self.num_layers - self.num_token_layers
+        size, layers = self.entity_size, self.num_layers - self.first_with_entities
         return layers * 2 * size * self.mlp_dim + (layers - 1) * (4 * size * size + 2 * size * seen)
 
 
@@ -97,18 +104,13 @@ class _Fusion(nn.Module):
     @nn.compact
     def __call__(self, tokens: jax.Array, entities: jax.Array) -> Streams:
         """Return what is added to ``tokens`` [B, L, D] and to ``entities`` [B, L, E]."""
-        config = self.config
-        embed, mlp, narrow = (
-            (("embed", config.hidden_size),),
-            (("mlp", config.mlp_dim),),
-            (("embed", config.entity_size),),
-        )
-        hidden = Dense(config, embed, mlp, name="input")(tokens)
-        hidden = hidden + Dense(config, narrow, mlp, name="entity_input")(entities)
+        config, inner = self.config, (("mlp", self.config.mlp_dim),)
+        wide, narrow = (("embed", config.hidden_size),), (("embed", config.entity_size),)
+        hidden = Dense(config, wide, inner, name="input")(tokens)
+        hidden = hidden + Dense(config, narrow, inner, name="entity_input")(entities)
         hidden = constrain(ACTIVATIONS[config.activation](hidden), "batch", "length", "mlp")
-        return Dense(config, mlp, embed, name="output")(hidden), Dense(config, mlp, narrow, name="entity_output")(
-            hidden
-        )
+        of_tokens = Dense(config, inner, wide, name="output")(hidden)
+        return of_tokens, Dense(config, inner, narrow, name="entity_output")(hidden)
 
 
 class _Aggregator(nn.Module):
@@ -157,10 +159,10 @@ class Encoder(nn.Module):
         config = self.config
         self.embeddings = bert.Embeddings(config)
         below, above = with_remat(Layer, config), with_remat(_Aggregator, config)
-        kinds = range(config.num_layers - config.num_token_layers)
+        first = config.first_with_entities
         self.layer = [
-            *(below(config, Block()) for _ in range(config.num_token_layers)),
-            *(above(config, attends=kind > 0) for kind in kinds),
+            below(config, Block()) if number < first else above(config, attends=number > first)
+            for number in range(config.num_layers)
         ]
 
     def __call__(
@@ -177,7 +179,7 @@ class Encoder(nn.Module):
         streams, kept = (x, vectors.astype(x.dtype)), [x]
         contexts = context, context._replace(visible=_linked(batch, context.visible))
         for index, layer in enumerate(self.layer):
-            if index < config.num_token_layers:
+            if index < config.first_with_entities:
                 streams = layer(streams[0], context, rng, index)[0], streams[1]
             else:
                 streams = layer(streams, contexts, rng, index)
@@ -187,16 +189,14 @@ class Encoder(nn.Module):
 
 
 def _linked(batch: Batch, visible: Visible) -> Visible:
-    """Return which entities see each other: of those tokens that do, the tokens with an entity, and each ``[CLS]``.
+    """Return which entities see each other: as ``visible`` says, but only tokens with an entity and each ``[CLS]``.
 
-    An entity at ``[CLS]`` is a vector of zeros that attention may fill (code/run_pretrain.py sets its mask).
+    At ``[CLS]`` stands a vector of zeros, which attention may fill (code/run_pretrain.py sets its mask to 1).
     """
-    real, places = (
-        visible.attention_mask > 0,
-        batch.get("position_ids", jnp.arange(visible.attention_mask.shape[1])[None]),
-    )
-    ids = batch.get(ENTITY_IDS, jnp.zeros_like(visible.attention_mask))
-    mask = (real & ((ids > 0) | (places == 0))).astype(jnp.int32)
+    tokens = visible.attention_mask  # [B, L]
+    places = batch.get("position_ids", jnp.arange(tokens.shape[1])[None])
+    ids = batch.get(ENTITY_IDS, jnp.zeros_like(tokens))
+    mask = ((tokens > 0) & ((ids > 0) | (places == 0))).astype(jnp.int32)
     sequences = None if visible.sequence_ids is None else visible.sequence_ids * mask
     return visible.replace(attention_mask=mask, sequence_ids=sequences)  # type: ignore[attr-defined,no-any-return]
 
@@ -224,9 +224,3 @@ def begun(encoder: Mapping[str, Any], config: Config) -> tuple[dict[str, Any], s
     """Return the parameters that the unrolled parameters ``encoder`` of a BERT give, and what is fresh, in words."""
     del config
     return dict(encoder), "the parameters of entities are fresh"
-
-
-# The released model, and small models of the same form: 5 of 12 layers read tokens alone.
-SIZES: dict[str, dict[str, int]] = {
-    name: size | {"num_token_layers": size["num_layers"] * 5 // 12} for name, size in bert.SIZES.items()
-}

@@ -15,44 +15,37 @@ from bert_jax.rows.interfaces import Field, Ids, Ints, Limits, Records, Rows, Se
 
 _PILOT_SENTENCES = 1 << 18
 _TARGETS = 1 << 12
+LABELLED = np.dtype([*chunks.PAIR.descr[:-1], ("label", np.uint8)])  # a pair with a class in place of ``is_random``
 
 
 def fields_of(name: str) -> dict[str, Field]:
-    """Return the features of a pair whose label is called ``name``: the place of [CLS], the label and its weight."""
+    """Return the features of a sequence whose label is called ``name``: the place of [CLS], the label, its weight."""
     place, weight = Field("sequence", is_place=True), Field("sequence", "float32")
     return {"cls_positions": place, f"{name}_labels": Field("sequence"), f"{name}_weights": weight}
 
 
-@dataclasses.dataclass(frozen=True)
-class Arrangement:
-    """Makes BERT's pairs (see ``rows.chunks``)."""
+def features_of(name: str, labels: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the values [n] of the features that ``fields_of`` names, for the ``labels`` [n] of n sequences."""
+    return {
+        "cls_positions": np.zeros(len(labels), np.int32),
+        f"{name}_labels": labels.astype(np.int32),
+        f"{name}_weights": np.ones(len(labels), np.float32),
+    }
 
-    short_row_probability: float = 0.1  # share of pairs that are made shorter than a row
-    random_share: float = 0.5  # share of the pairs of several sentences whose B comes from another document
 
-    version = chunks.VERSION
+class Pairs:
+    """Lays out pairs: ``[CLS] A [SEP] B [SEP]``, token types 0 up to the first ``[SEP]`` and 1 after it.
+
+    Attributes:
+      record: has the fields ``a_start``, ``b_start``, ``a_length``, ``b_length`` and ``labelled_by``.
+      label: what the label of a pair is called; it makes the names of features.
+      labelled_by: the field of a record that has the label.
+    """
+
     special_tokens = SPECIAL_TOKENS_PER_ROW
     shortest = SPECIAL_TOKENS_PER_ROW + 2
-    record = chunks.PAIR
-    label = "next_sentence"
-    fields: ClassVar[dict[str, Field]] = fields_of(label)
-
-    def __post_init__(self) -> None:
-        share = "0 to 1 is allowed"
-        check_fields(self, "config.objective", share, "short_row_probability", sound=lambda value: 0 <= value <= 1)
-        where = "config.objective.arrangement_options"
-        check_fields(self, where, share, "random_share", sound=lambda value: 0 <= value <= 1)
-
-    def check(self, split: Sentences) -> None:
-        chunks.check(split)
-
-    def plan(self, split: Sentences, key: np.uint64, max_length: int, limits: Limits | None) -> Iterator[Records]:
-        targets = None if limits is None else short_targets(split, key, limits, self.short_row_probability)
-        yield from chunks.make(split, key, self.rules(max_length, targets))
-
-    def rules(self, max_length: int, targets: Ints | None) -> chunks.Rules:
-        """Return the rules by which pairs are made, given the target lengths of short chunks."""
-        return chunks.Rules(max_length, self.short_row_probability, targets, self.random_share)
+    label: ClassVar[str]
+    labelled_by: ClassVar[str] = "label"
 
     def lengths(self, records: Records) -> Ints:
         return records["a_length"].astype(np.int64) + records["b_length"] + SPECIAL_TOKENS_PER_ROW
@@ -81,11 +74,37 @@ class Arrangement:
         )
 
     def labels(self, records: Records) -> dict[str, np.ndarray]:
-        return {
-            "cls_positions": np.zeros(len(records), np.int32),
-            f"{self.label}_labels": records["is_random"].astype(np.int32),
-            f"{self.label}_weights": np.ones(len(records), np.float32),
-        }
+        return features_of(self.label, records[self.labelled_by])
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrangement(Pairs):
+    """Makes BERT's pairs (see ``rows.chunks``)."""
+
+    short_row_probability: float = 0.1  # share of pairs that are made shorter than a row
+    random_share: float = 0.5  # share of the pairs of several sentences whose B comes from another document
+
+    version = chunks.VERSION
+    record = chunks.PAIR
+    label, labelled_by = "next_sentence", "is_random"
+    fields: ClassVar[dict[str, Field]] = fields_of(label)
+
+    def __post_init__(self) -> None:
+        share = "0 to 1 is allowed"
+        check_fields(self, "config.objective", share, "short_row_probability", sound=lambda value: 0 <= value <= 1)
+        where = "config.objective.arrangement_options"
+        check_fields(self, where, share, "random_share", sound=lambda value: 0 <= value <= 1)
+
+    def check(self, split: Sentences) -> None:
+        chunks.check(split)
+
+    def plan(self, split: Sentences, key: np.uint64, max_length: int, limits: Limits | None) -> Iterator[Records]:
+        targets = None if limits is None else short_targets(split, key, limits, self.short_row_probability)
+        yield from chunks.make(split, key, self.rules(max_length, targets))
+
+    def rules(self, max_length: int, targets: Ints | None) -> chunks.Rules:
+        """Return the rules by which pairs are made, given the target lengths of short chunks."""
+        return chunks.Rules(max_length, self.short_row_probability, targets, self.random_share)
 
 
 def short_targets(split: Sentences, key: np.uint64, limits: Limits, short_row_probability: float) -> Ints:

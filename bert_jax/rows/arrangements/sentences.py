@@ -26,6 +26,7 @@ from bert_jax.rows.interfaces import (
     Records,
     Rows,
     Sentences,
+    Split,
     TokenFacts,
     check_documents,
 )
@@ -71,11 +72,13 @@ class Arrangement:
             yield records
 
     def _block(
-        self, offsets: Ints, starts: Ints, first: int, stop: int, capacity: int, is_last: bool
+        self, offsets: Ints, starts: Ints, first: int, stop: int, most: int, is_last: bool
     ) -> tuple[Records, int]:
         """Return the sequences that begin in the sentences [first, stop), and the first sentence of the next block."""
         begins, ends = offsets[first:stop], offsets[first + 1 : stop + 1]
         documents = np.searchsorted(starts, np.arange(first, stop), side="right")  # of each sentence, from 1
+        whole = offsets[starts[documents]] - offsets[starts[documents - 1]]  # the tokens of the document
+        capacity = self.capacities(whole, most)
         separated = documents if self.blocks == "full" and self.special_tokens else 0 * documents
         reach = np.searchsorted(ends + separated, begins + separated + capacity, side="right")  # after the last
         if self.blocks == "document":
@@ -94,7 +97,11 @@ class Arrangement:
         records["a_start"], records["sentence"] = begins[begin], begin + first
         records["length"] = np.minimum(ends[end - 1] - begins[begin], np.iinfo(np.int32).max)
         records["separators"] = separated[end - 1] - separated[begin]
-        return _cut(records, capacity), first + here
+        return _cut(records, np.where(records["length"] < whole[begin], most, capacity[begin])), first + here
+
+    def capacities(self, documents: Ints, most: int) -> Ints:
+        """Return how many tokens [n] are enough for a sequence of ``documents`` of n lengths; a row holds ``most``."""
+        return np.full_like(documents, most)
 
     def lengths(self, records: Records) -> Ints:
         return records["length"].astype(np.int64) + records["separators"] + self.special_tokens
@@ -102,7 +109,7 @@ class Arrangement:
     def spans(self, records: Records) -> tuple[Ints, Ints]:
         return records["a_start"][:, None], records["length"].astype(np.int64)[:, None]
 
-    def lay_out(self, split: Sentences, records: Records, tokens: Ids, width: int, facts: TokenFacts) -> Rows:
+    def lay_out(self, split: Split, records: Records, tokens: Ids, width: int, facts: TokenFacts) -> Rows:
         lengths, (before, after) = self.lengths(records), self.around
         position = np.arange(width, dtype=np.int32)
         real = position < lengths[:, None]
@@ -137,13 +144,13 @@ class _Bare(Arrangement):
     special_tokens, shortest, around = 0, 2, (0, 0)
 
 
-def _cut(records: Records, capacity: int) -> Records:
-    """Return ``records`` with every sentence that is longer than ``capacity`` tokens cut into several sequences."""
+def _cut(records: Records, capacity: Ints) -> Records:
+    """Return ``records`` [n] with every sentence of more than ``capacity`` [n] tokens cut into several sequences."""
     parts = -(-records["length"].astype(np.int64) // capacity)
     parts = np.where(records["separators"] > 0, 1, parts)
     if (parts <= 1).all():
         return records
-    number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+    number, capacity = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts), np.repeat(capacity, parts)
     cut = np.repeat(records, parts)
     cut["a_start"] += number * capacity
     cut["length"] = np.minimum(cut["length"] - number * capacity, capacity)

@@ -78,7 +78,8 @@ class Arrangement:
         ids[is_text] = tokens
         input_ids = np.ascontiguousarray(ids[:, :-1])
         zeros, ones = np.zeros_like(input_ids), np.ones_like(input_ids)
-        return Rows(input_ids, zeros, ones, is_text[:, :-1], self.lengths(records), next_ids=ids[:, -1])
+        following = {"next_ids": ids[:, -1]}
+        return Rows(input_ids, zeros, ones, is_text[:, :-1], self.lengths(records), features=following)
 
     def labels(self, records: Records) -> dict[str, np.ndarray]:
         del records
