@@ -107,8 +107,13 @@ class MentionTask(classification.Task):
         if not config.entities:
             self.notes.append("config.task.entities is not given: the encoder gets no entities")
             return
+        model: Any = setting.model
         self.table = EntityTable.load(config.entities, "config.task.entities")
-        self.table.check_width(setting.model.entity_size)  # type: ignore[attr-defined]
+        self.table.check_width(model.entity_size)
+        if model.num_layers - model.num_token_layers < 2:
+            self.notes.append(
+                "one layer of the model reads entities, so [CLS] does not see them; two layers are needed"
+            )
         self.lexicon = Annotator(config.lexicon, config.ignore_case)
         self.table.check_ids(self.lexicon.ids(), f"the lexicon {config.lexicon}")
 
