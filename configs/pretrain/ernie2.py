@@ -24,16 +24,17 @@ a row holds one text and padding, and here as many texts as fit (``packing``). T
 head for masked words begins at 1; here it begins at 0, as in BERT and in the code of ERNIE 1.0.
 """
 
+from typing import Any
+
 from ml_collections import ConfigDict
 
 from bert_jax.recipes import recipes, stages
 
-MASKING = {"strategy": "bernoulli", "unit": "phrases"}
-TASKS = {
-    "masking": {"name": "mlm", "arrangement": "sentences", "masking": MASKING},
-    "capitals": {"name": "capitals"},
-    "token_document": {"name": "token_document"},
-    "reordering": {"name": "sentence_reordering"},
+OBJECTIVES = {
+    "masking": "mlm",
+    "capitals": "capitals",
+    "token_document": "token_document",
+    "reordering": "sentence_reordering",
 }
 # Thousands of steps in each stage.
 ALLOCATION = {
@@ -51,18 +52,19 @@ def get_config(variant: str = "continual") -> ConfigDict:
     unit, rows, length, peak, warmup = (8, 64, 64, 6e-3, 40) if is_tiny else (1_000, 768, 512, 5e-5, 4_000)
     config = recipes.derive("quickstart" if is_tiny else "bert_base")
     config.corpus.columns = ConfigDict({"capitals": {"annotator": "capitals"}})
-    if is_tiny:
-        MASKING["unit"] = "word"
-    else:
+    if not is_tiny:
         config.corpus.columns.phrases = ConfigDict({"annotator": "lexicon", "path": "", "ignore_case": True})
         config.model = ConfigDict({"size": "base", "activation": "gelu", "dtype": "bfloat16"})
         config.optimizer = ConfigDict({"name": "adamw", "b2": 0.98, "bias_correction": "standard"})
     config.model.update({"encoder": "ernie", "type_vocab_size": 4, "task_type_vocab_size": 16})
     config.objective = ConfigDict({"name": "mlm", "packing": "packed"})  # all tasks are packed
+    tasks: dict[str, Any] = {task: {"name": name} for task, name in OBJECTIVES.items()}
+    masking = {"strategy": "bernoulli", "unit": "word" if is_tiny else "phrases"}
+    tasks["masking"] |= {"arrangement": "sentences", "masking": masking}
     rate = {"name": "inverse_sqrt", "peak_learning_rate": peak, "warmup_steps": warmup}
     steps = {task: tuple(unit * count for count in row) for task, row in ALLOCATION.items()}
     of_stage = {"batch_size": rows, "max_length": length, "schedule": rate}
-    config.phases = stages.phases(schedule, steps, TASKS, of_stage)
+    config.phases = stages.phases(schedule, steps, tasks, of_stage)
     config.schedule = ConfigDict(rate)
     config.training.eval_phase = "stage1" if schedule == "sequential" else None  # what is left of the first task
     return config
