@@ -57,7 +57,7 @@ def test_a_batch_that_does_not_say_its_task_is_of_task_0() -> None:
 def test_fine_tuning_reads_task_0() -> None:
     """The embedding of task 0 learns from labelled texts; the embeddings of other tasks get no gradient."""
     task = toy_tasks.make_task("classification", {"train": toy_tasks.examples("classification", 8)})
-    task = task.with_model(small(vocab_size=task.tokenizer.size, task_type_vocab_size=3))
+    task = task.with_model(small(vocab_size=task.model.config.vocab_size, task_type_vocab_size=3))
     rows = task.source("train", "train", 0).rows(np.zeros(4, np.int64), np.arange(4))
 
     @jax.jit
