@@ -13,8 +13,11 @@ from bert_jax.errors import UserError
 from bert_jax.interchange.conversion import leaf
 from bert_jax.models.encoders import ernie
 from bert_jax.models.model import POOLER, Model
+from bert_jax.task import Variables
+from bert_jax.training.mesh import unbox
 from tests.models.golden import GOLDEN, loss_of, tree_of
 from tests.models.helpers import TINY, as_jax, random_batch, random_params
+from tests.tasks import toy_tasks
 
 
 def small(**fields: Any) -> ernie.Config:
@@ -49,6 +52,23 @@ def test_a_batch_that_does_not_say_its_task_is_of_task_0() -> None:
     np.testing.assert_array_equal(absent, zero)
     np.testing.assert_array_equal(mixed[:, 1::2], zero[:, 1::2])
     assert (np.abs(mixed - zero)[:, ::2].max(axis=-1) > 0.01).all()
+
+
+def test_fine_tuning_reads_task_0() -> None:
+    """The embedding of task 0 learns from labelled texts; the embeddings of other tasks get no gradient."""
+    task = toy_tasks.make_task("classification", {"train": toy_tasks.examples("classification", 8)})
+    task = task.with_model(small(vocab_size=task.tokenizer.size, task_type_vocab_size=3))
+    rows = task.source("train", "train", 0).rows(np.zeros(4, np.int64), np.arange(4))
+
+    @jax.jit
+    def gradient(rng: Any, rows: Any) -> Any:
+        params = unbox(task.init(rng)).params
+        found = jax.grad(lambda p: task.loss(Variables(p, {}), rows, None).terms[""].value)(params)
+        return found["encoder"]["embeddings"]["task_type_embeddings"]
+
+    found = np.asarray(gradient(jax.random.key(0), rows))
+    assert np.abs(found[0]).max() > 1e-4
+    assert not found[1:].any()
 
 
 @pytest.mark.parametrize("size", [-1, 2**16 + 1])
