@@ -88,9 +88,10 @@ def objective(name: str, packing: str, folder: Path) -> Any:
     folder.mkdir(exist_ok=True)
     text = toy.write_text(folder / "text.txt", documents=120, case=str.title if columns else str)
     recipe = floor.recipe(text, name, packing, 64)
-    recipe["corpus"]["columns"] = columns
-    if catalogue.find("objectives", name).Objective.arrangement == "sentences":
-        del recipe["objective"]["short_row_probability"]  # of pairs alone
+    recipe["corpus"]["columns"] = columns | toy.label(text)
+    arrangement = catalogue.find("objectives", name).Objective.arrangement
+    if not hasattr(catalogue.find("rows.arrangements", arrangement).Arrangement, "short_row_probability"):
+        del recipe["objective"]["short_row_probability"]
     if name == "unilm":
         recipe["model"]["type_vocab_size"] = 6
     return floor.made(folder, recipe)

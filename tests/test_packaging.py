@@ -78,6 +78,9 @@ def test_the_wheel_has_every_module_and_recipe(installed):
     recipes = {f"bert_jax/configs/{p.relative_to(ROOT / 'configs')}" for p in (ROOT / "configs").rglob("*.py")}
     there = {p.relative_to(installed).as_posix() for p in installed.rglob("*.py")}
     assert there == modules | recipes, "bring `packages` in setup.cfg up to date"
+    lists = {f"bert_jax/{p.relative_to(ROOT / 'bert_jax')}" for p in (ROOT / "bert_jax").rglob("*.txt")}
+    assert lists == {p.relative_to(installed).as_posix() for p in (installed / "bert_jax").rglob("*.txt")}
+    assert lists >= {f"bert_jax/corpora/annotators/connectives_{language}.txt" for language in ("en", "zh")}
 
 
 def test_the_wheel_works_elsewhere(installed, tmp_path):

@@ -35,7 +35,7 @@ QUICK = [name for name in ("albert", "bert", "roberta") if name in ENCODERS]  # 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Text:
-    return make_text(tmp_path_factory.mktemp("product"))
+    return make_text(tmp_path_factory.mktemp("product"), labelled=True)
 
 
 def make(text: Text, name: str, encoder: str, **config: Any) -> Any:

@@ -49,6 +49,16 @@ def write_text(path: Path, documents: int = 60, seed: int = 0, case: Callable[[s
     return path
 
 
+def label(text: Path) -> dict[str, Any]:
+    """Add documents of two sentences to ``text``; return columns that say how its sentences begin, in three classes."""
+    phrases = text.with_name("phrases.tsv")
+    phrases.write_text("".join(f"{subject}\tclass {i % 3}\n" for i, subject in enumerate(_SUBJECTS)))
+    with text.open("a") as file:
+        for i, subject in enumerate(_SUBJECTS * 6):
+            file.write(f"\nthe ship finds {_OBJECTS[i % 6]}.\n{subject} builds {_OBJECTS[i % 5]}.\n")
+    return dict.fromkeys(("connectives", "relevance"), {"annotator": "leading_phrases", "phrases": str(phrases)})
+
+
 def recipe(text: Path, **changes: Any) -> dict[str, Any]:
     """A config tree: a 2 x 32 BERT for 24 steps on ``text``. ``changes`` replace keys of its groups."""
     config: dict[str, Any] = {

@@ -37,10 +37,16 @@ NEXT_SENTENCE = ("cls_positions", "next_sentence_labels", "next_sentence_weights
 MASKED = ("masked_positions", "masked_labels", "masked_weights")
 
 
-def make_text(folder: Path, objective: str = "") -> Text:
-    """``objective``: the name of an objective whose columns the corpus has; the text then has capitals."""
+def make_text(folder: Path, objective: str = "", labelled: bool = False) -> Text:
+    """Return the toy corpus.
+
+    Args:
+      objective: the name of an objective whose columns the corpus has; the text then has capitals.
+      labelled: whether the corpus also has ``toy.label``.
+    """
     columns = toy.COLUMNS.get(objective, {})
     path = toy.write_text(folder / "text.txt", case=str.title if columns else str)
+    columns = columns | (toy.label(path) if labelled else {})
     source = Source(paths=(str(path),), format="sentences", document_boundary="blank_line")
     sentences = (sentence for document in documents(source) for sentence in document.sentences)
     tokenizer = wordpiece(learn_wordpiece(sentences, 120, min_frequency=1))
