@@ -1,4 +1,4 @@
-"""Capitalisation: of each token, whether its text had a capital letter (ERNIE 2.0; Sun et al. 2020, section 4.2.1).
+"""Capitalisation: of each token, whether its text had a capital letter (ERNIE 2.0; Sun et al. 2020).
 
 The model reads text in lower case. The labels are the column ``capitals`` of the corpus, which the annotator of that
 name computes from the text as it was:

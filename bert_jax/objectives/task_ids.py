@@ -1,4 +1,4 @@
-"""The base class of the tasks of ERNIE 2.0 besides masked words (Sun et al. 2020, section 4.2).
+"""The base class of the tasks of ERNIE 2.0 besides masked words (Sun et al. 2020).
 
 Such a task replaces no token, and tells the encoder its number, so that each token has the embedding of the task.
 """

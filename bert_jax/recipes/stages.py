@@ -1,4 +1,4 @@
-"""The stages of several pretraining tasks (ERNIE 2.0; Sun et al. 2020, section 3.1): the phases of a run."""
+"""The stages of several pretraining tasks (ERNIE 2.0; Sun et al. 2020): the phases of a run."""
 
 from __future__ import annotations
 

@@ -21,19 +21,20 @@ rate of 1.28e-4, has learned sentence distance, discourse relations and relevanc
 document. How many steps each task had is not published. For capitals, and for token and document, there is no public
 code. Three things differ from the code that there is. There the rows of the sentence tasks have masked words too. There
 a row holds one text and padding, and here as many texts as fit (``packing``). There the bias of the layer norm in the
-head for masked words begins at 1, which no other model has; here it begins at 0, as in BERT and ERNIE 1.0.
+head for masked words begins at 1; here it begins at 0, as in BERT and in the code of ERNIE 1.0.
 """
+
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from bert_jax.recipes import recipes, stages
 
-SENTENCES = {"arrangement": "sentences"}
-TASKS = {
-    "masking": {"name": "mlm", **SENTENCES, "masking": {"strategy": "bernoulli", "unit": "phrases"}},
-    "capitals": {"name": "capitals", **SENTENCES},
-    "token_document": {"name": "token_document"},
-    "reordering": {"name": "sentence_reordering"},
+OBJECTIVES = {
+    "masking": "mlm",
+    "capitals": "capitals",
+    "token_document": "token_document",
+    "reordering": "sentence_reordering",
 }
 # Thousands of steps in each stage.
 ALLOCATION = {
@@ -48,22 +49,22 @@ def get_config(variant: str = "continual") -> ConfigDict:
     size, _, of_tiny = variant.partition("_")
     is_tiny = size == "tiny"
     schedule = (of_tiny or "continual") if is_tiny else variant
+    unit, rows, length, peak, warmup = (8, 64, 64, 6e-3, 40) if is_tiny else (1_000, 768, 512, 5e-5, 4_000)
     config = recipes.derive("quickstart" if is_tiny else "bert_base")
     config.corpus.columns = ConfigDict({"capitals": {"annotator": "capitals"}})
-    config.objective = ConfigDict({"name": "mlm", "packing": "packed"})  # all tasks are packed
-    rates = {"name": "inverse_sqrt", "peak_learning_rate": 6e-3 if is_tiny else 5e-5}
-    rates["warmup_steps"] = 40 if is_tiny else 4_000
-    config.schedule = ConfigDict(rates)
-    tasks, unit = TASKS, 8 if is_tiny else 1_000
-    if is_tiny:
-        tasks = {**TASKS, "masking": {"name": "mlm", **SENTENCES, "masking": {"unit": "word", "strategy": "bernoulli"}}}
-    else:
+    if not is_tiny:
         config.corpus.columns.phrases = ConfigDict({"annotator": "lexicon", "path": "", "ignore_case": True})
-        config.model = ConfigDict({"encoder": "ernie", "size": "base", "activation": "gelu", "dtype": "bfloat16"})
+        config.model = ConfigDict({"size": "base", "activation": "gelu", "dtype": "bfloat16"})
         config.optimizer = ConfigDict({"name": "adamw", "b2": 0.98, "bias_correction": "standard"})
     config.model.update({"encoder": "ernie", "type_vocab_size": 4, "task_type_vocab_size": 16})
+    config.objective = ConfigDict({"name": "mlm", "packing": "packed"})  # all tasks are packed
+    tasks: dict[str, Any] = {task: {"name": name} for task, name in OBJECTIVES.items()}
+    masking = {"strategy": "bernoulli", "unit": "word" if is_tiny else "phrases"}
+    tasks["masking"] |= {"arrangement": "sentences", "masking": masking}
+    rate = {"name": "inverse_sqrt", "peak_learning_rate": peak, "warmup_steps": warmup}
     steps = {task: tuple(unit * count for count in row) for task, row in ALLOCATION.items()}
-    rows = {"batch_size": 64, "max_length": 64} if is_tiny else {"batch_size": 768, "max_length": 512}
-    config.phases = stages.phases(schedule, steps, tasks, {**rows, "schedule": rates})
+    of_stage = {"batch_size": rows, "max_length": length, "schedule": rate}
+    config.phases = stages.phases(schedule, steps, tasks, of_stage)
+    config.schedule = ConfigDict(rate)
     config.training.eval_phase = "stage1" if schedule == "sequential" else None  # what is left of the first task
     return config

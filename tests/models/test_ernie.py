@@ -11,7 +11,7 @@ from flax import linen as nn
 
 from bert_jax.errors import UserError
 from bert_jax.interchange.conversion import leaf
-from bert_jax.models.encoders import ernie
+from bert_jax.models.encoders import ernie, seq2seq
 from bert_jax.models.model import POOLER, Model
 from bert_jax.task import Variables
 from bert_jax.training.mesh import unbox
@@ -57,7 +57,7 @@ def test_a_batch_that_does_not_say_its_task_is_of_task_0() -> None:
 def test_fine_tuning_reads_task_0() -> None:
     """The embedding of task 0 learns from labelled texts; the embeddings of other tasks get no gradient."""
     task = toy_tasks.make_task("classification", {"train": toy_tasks.examples("classification", 8)})
-    task = task.with_model(small(vocab_size=task.tokenizer.size, task_type_vocab_size=3))
+    task = task.with_model(small(vocab_size=task.model.config.vocab_size, task_type_vocab_size=3))
     rows = task.source("train", "train", 0).rows(np.zeros(4, np.int64), np.arange(4))
 
     @jax.jit
@@ -69,6 +69,21 @@ def test_fine_tuning_reads_task_0() -> None:
     found = np.asarray(gradient(jax.random.key(0), rows))
     assert np.abs(found[0]).max() > 1e-4
     assert not found[1:].any()
+
+
+def test_an_encoder_with_a_decoder_begins_as_an_ernie_of_task_0() -> None:
+    of_ernie, batch = small(task_type_vocab_size=3), as_jax(random_batch())
+    params, batch = random_params(of_ernie)["encoder"], batch | {"token_type_ids": 0 * batch["input_ids"]}
+    own = seq2seq.Config(of_ernie.vocab_size, init_parts="encoder", num_decoder_layers=1)
+    config = seq2seq.fitted(own, of_ernie)
+    taken, _ = seq2seq.begun(params, config)
+
+    @jax.jit
+    def both(*trees: Any) -> Any:
+        pairs = zip((of_ernie, config), trees, strict=True)
+        return [Model(one).apply({"params": {"encoder": tree}}, batch)["sequence"] for one, tree in pairs]  # type: ignore[index]
+
+    np.testing.assert_allclose(*both(params, taken), atol=2e-5)
 
 
 @pytest.mark.parametrize("size", [-1, 2**16 + 1])

@@ -1,7 +1,7 @@
 """ERNIE in transformers: the same as BERT, except for the prefix of class and tensor names, and for task ids.
 
 A model with ``use_task_id`` (ERNIE 2.0, 3.0) adds a task embedding to every token: the embedding of task 0, unless it
-is given other ``task_type_ids``. So does ours (``models.encoders.ernie``).
+is given other ``task_type_ids``. So does our encoder (``models.encoders.ernie``).
 """
 
 from __future__ import annotations

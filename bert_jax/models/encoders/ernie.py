@@ -1,6 +1,6 @@
 """ERNIE 1.0 (Sun et al. 2019): BERT's computation with ReLU, as in PaddlePaddle's Chinese model.
 
-ERNIE 2.0 (Sun et al. 2020, figure 3) adds an embedding of the pretraining task to each token. The parameters are BERT's
+ERNIE 2.0 (Sun et al. 2020) adds an embedding of the pretraining task to each token. The parameters are BERT's
 (``models.encoders.bert``), with ``embeddings/task_type_embeddings`` if the config has a ``task_type_vocab_size``.
 """
 

@@ -252,12 +252,13 @@ def fitted(config: Config, other: ModelConfig) -> Config:
 def begun(encoder: Mapping[str, Any], config: Config) -> tuple[dict[str, Any], str]:
     """Return the parameters that the unrolled parameters ``encoder`` of a BERT give, and what is fresh, in words.
 
-    The BERT's embedding of the first token type is added to its positions: a decoder knows no segments.
+    The BERT's embeddings of the first token type, and of task 0 (``encoders.ernie``), are added to its positions: a
+    decoder knows neither segments nor tasks.
     """
     tables = dict(encoder["embeddings"])
-    types = tables.pop("token_type_embeddings", None)
-    if types is not None:
-        tables["position_embeddings"] = tables["position_embeddings"] + types[0]
+    for name in ("token_type_embeddings", "task_type_embeddings"):
+        if (types := tables.pop(name, None)) is not None:
+            tables["position_embeddings"] = tables["position_embeddings"] + types[0]
     layers = {name: tree for name, tree in encoder.items() if name.startswith(UNROLLED)}
     taken: dict[str, Any] = {"embeddings": tables}
     taken |= {} if config.init_parts == "decoder" else layers
