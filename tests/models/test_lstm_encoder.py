@@ -12,6 +12,7 @@ import pytest
 from flax import linen as nn
 
 from bert_jax.errors import UserError
+from bert_jax.models.bilstm import BiLstm
 from bert_jax.models.dropout import RowRng
 from bert_jax.models.encoders import lstm
 from bert_jax.models.model import LM_HEAD, NSP_HEAD, POOLER, Model
@@ -45,11 +46,10 @@ def run(ids: np.ndarray, mask: np.ndarray, config: lstm.Config = CONFIG, **other
 
 def test_the_first_layer_joins_two_directions_and_the_second_reads_both() -> None:
     """Leak and power: half of a vector of layer 1 sees one side, the other half the other; layer 2 sees all."""
-    one = lstm.Config(64, SIZE, 1, max_length=32)
-    before, half = run(IDS, ONES, one).sequence[0], SIZE // 2
+    before, half = run(IDS, ONES).hidden[1, 0], SIZE // 2
     changed = IDS.copy()
     changed[0, 3] = 5 + (changed[0, 3] + 7) % 50
-    moved = np.abs(run(changed, ONES, one).sequence[0] - before)
+    moved = np.abs(run(changed, ONES).hidden[1, 0] - before)
     assert np.all(moved[:3, :half] == 0)
     assert np.all(moved[4:, half:] == 0)
     assert np.all(moved[3:, :half].max(axis=1) > 1e-6)
@@ -69,7 +69,7 @@ def test_packed_sequences_are_read_as_if_each_had_a_row() -> None:
         alone, mask = np.full((1, 10), 9, np.int32), np.zeros((1, 10), np.int32)
         alone[0, :width], mask[0, :width] = ids[0, here], 1
         np.testing.assert_allclose(packed.sequence[0, here], run(alone, mask).sequence[0, :width], atol=1e-6)
-    assert np.all(packed.sequence[0, 8:] == 0)
+    assert np.all(packed.hidden[1, 0, 8:] == 0)
     as_one = run(ids, (numbers > 0).astype(np.int32)).sequence
     assert np.abs(as_one - packed.sequence)[0, :8].max(axis=1).min() > 1e-4, (
         "the power check: without numbers they meet"
@@ -77,13 +77,18 @@ def test_packed_sequences_are_read_as_if_each_had_a_row() -> None:
 
 
 def test_hidden_states_are_the_embeddings_and_each_layer() -> None:
-    found = run(IDS, ONES)
+    """The layers are those of ``bilstm``, which has them beside torch's; the last state is normalised."""
+    found, params = run(IDS, ONES), params_of(CONFIG)
+    layers = {name: tree for name, tree in params.items() if name.startswith("layer_") and name != "layer_norm"}
+    stacked: Any = BiLstm(CONFIG, num_layers=2).apply(
+        {"params": layers}, {"sequence": found.hidden[0]}, {"attention_mask": ONES}, None
+    )
+    last = np.asarray(stacked["sequence"])
+    norm = (last - last.mean(-1, keepdims=True)) / last.std(-1, keepdims=True)
+    expected = norm * params["layer_norm"]["scale"] + params["layer_norm"]["bias"]
     assert found.hidden.shape == (3, 1, LENGTH, SIZE)
     np.testing.assert_array_equal(found.hidden[-1], found.sequence)
-    one = lstm.Config(64, SIZE, 1, max_length=32)
-    tree = {name: x for name, x in params_of(CONFIG).items() if name != "layer_1"}
-    first: Any = lstm.Encoder(one).apply({"params": tree}, {"input_ids": IDS, "attention_mask": ONES})
-    np.testing.assert_allclose(found.hidden[1], first.sequence, atol=1e-6)
+    np.testing.assert_allclose(found.sequence, expected, atol=1e-5)
 
 
 def test_dropout_is_between_the_layers_and_not_after_the_last() -> None:
