@@ -62,7 +62,8 @@ class Lstm(nn.Module):
         size, width, dtype = self.features, self.projection or self.features, jnp.promote_types(x.dtype, jnp.float32)
         initialise = uniform(1.0 / math.sqrt(size))  # as torch.nn.LSTM
         kernel = self.param("kernel", with_axes(initialise, "embed", "gates"), (x.shape[-1], 4 * size), dtype)
-        recurrent = self.param("recurrent_kernel", with_axes(initialise, None, "gates"), (width, 4 * size), dtype)
+        axes = ("embed" if self.projection else None, "gates")
+        recurrent = self.param("recurrent_kernel", with_axes(initialise, *axes), (width, 4 * size), dtype)
         bias = self.param("bias", with_axes(self._bias, None), (4 * size,), dtype)
         project = None
         if self.projection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -150,7 +151,7 @@ def test_no_gradient_flows_into_the_state() -> None:
 @pytest.mark.parametrize("layers", [1, 3])
 def test_counts_are_the_kernels_of_the_parameters(layers: int) -> None:
     config = config_of(num_layers=layers)
-    sizes = jax.tree.map(jnp.size, shapes_of(Model(config))[1]["encoder"])
+    sizes = jax.tree.map(lambda one: math.prod(one.shape), shapes_of(Model(config))[1]["encoder"])
     biases = sum(sizes[name][f"layer_{i}"].pop("bias") for name in ("forward", "backward") for i in range(layers))
     assert biases == 2 * layers * 4 * F
     assert config.num_parameters == sum(jax.tree.leaves(sizes))

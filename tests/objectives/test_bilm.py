@@ -67,8 +67,6 @@ def test_the_loss_is_the_mean_of_two_means_over_the_same_number_of_tokens(text: 
     counts = counts_of(task, rows_of(task, 4))
     assert task.loss_weights == {"forward": 0.5, "backward": 0.5}
     assert counts["forward"] == counts["backward"] > 0
-    if packing == "packed":
-        assert rows_of(task, 4)["sequence_ids"].max() > 1
     sums = {f"{name}_loss": Sum(value, 10.0) for name, value in (("forward", 20.0), ("backward", 40.0))}
     found = task.summary(sums)
     assert found["forward_perplexity"] == pytest.approx(math.exp(2))
@@ -118,7 +116,7 @@ def test_what_does_not_fit_is_one_line(make: Any, message: str) -> None:
 
 
 def lanes_task(text: Text, memory: int = 1) -> objective.Objective:
-    config = bilm.Config(text[1].size, 32, 2, 24, memory_length=memory, dropout_rate=0.0)
+    config = bilm.Config(text[1].size, 256, 2, 24, memory_length=memory, dropout_rate=0.0)  # wide enough to be split
     setting = Setting(config, {"phase1": test_memory.LENGTH}, batch_sizes={"phase1": LANES})
     return objective.Objective(objective.Config(arrangement="streams"), setting).with_text(*text)
 
@@ -130,8 +128,8 @@ def trained(text: Text, layout: str) -> list[tuple[float, dict[str, np.ndarray]]
     of = test_memory.experiment_of(mesh_config, micro_batches)
     mesh = of.make_mesh(jax.devices()[:devices])
     state, frozen = of.initial_state(task, mesh).make(0)
-    state.params = jax.tree.map(lambda x: 5 * x, state.params)  # so that a state makes a difference
     assert meshes.is_split(state.params) == (layout == "sharded update")
+    state.params = jax.tree.map(lambda x: 2 * x, state.params)  # so that a state makes a difference
     step, found, before = of.jitted_step(task, "phase1", of.phases.phases[0], state), [], Sum(0.0, 0.0)
     with meshes.activations(mesh):
         for batch in test_memory.batches_of(task):  # type: ignore[arg-type]
@@ -145,7 +143,7 @@ def trained(text: Text, layout: str) -> list[tuple[float, dict[str, np.ndarray]]
 def test_the_state_of_a_lane_is_as_of_the_whole_text(text: Text) -> None:
     """Until the end of an epoch, each step has the loss of its part of one long row."""
     task = lanes_task(text)
-    assert task.memory == {"past_hidden": Feature((2, 16), "float32"), "past_cells": Feature((2, 24), "float32")}
+    assert task.memory == {"past_hidden": Feature((2, 128), "float32"), "past_cells": Feature((2, 24), "float32")}
     assert lanes_task(text, memory=0).memory == {}
     batches = test_memory.batches_of(task)  # type: ignore[arg-type]
     per_epoch = task.source("train", "phase1", 0).for_batches(LANES).rows_per_epoch // LANES
@@ -154,7 +152,7 @@ def test_the_state_of_a_lane_is_as_of_the_whole_text(text: Text) -> None:
     labels = np.concatenate([ids[:, 1:], batches[per_epoch - 1]["next_ids"][:, None]], axis=1)
     of = test_memory.experiment_of()
     params = of.initial_state(task, of.make_mesh(jax.devices()[:1])).make(0)[0].params
-    params = jax.tree.map(lambda x: 5 * x, params)
+    params = jax.tree.map(lambda x: 2 * x, params)
 
     @jax.jit
     def losses(ids: jax.Array, labels: jax.Array) -> jax.Array:
@@ -176,6 +174,6 @@ def test_every_layout_hands_on_the_same_state(text: Text, layout: str) -> None:
     for (loss, memory), (wanted, kept) in zip(trained(text, layout), trained(text, "one device"), strict=True):
         assert loss == pytest.approx(wanted, 1e-5)
         for name, value in kept.items():
-            np.testing.assert_allclose(memory[name], value, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(memory[name], value, rtol=1e-3, atol=1e-3)
     lanes = trained(text, "one device")[-1][1]["past_cells"]
-    assert np.abs(np.diff(lanes, axis=0)).max(axis=(1, 2)).min() > 1e-3, "each lane has a state of its own"
+    assert np.abs(np.diff(lanes, axis=0)).max(axis=(1, 2)).min() > 0.1, "each lane has a state of its own"

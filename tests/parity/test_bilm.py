@@ -29,7 +29,7 @@ class Theirs(torch.nn.Module):
         self.words, self.softmax = torch.nn.Embedding(V, P), torch.nn.Linear(P, V)
         for name in DIRECTIONS:
             layers = [torch.nn.LSTM(P, F, proj_size=P) for _ in range(LAYERS)]
-            setattr(self, name, torch.nn.ModuleList(layers))
+            setattr(self, f"{name}_layers", torch.nn.ModuleList(layers))
 
     def loss(self, batch):
         """Return the mean of the two mean losses, and the hidden states of each row [N + 1, length, 2P]."""
@@ -41,7 +41,7 @@ class Theirs(torch.nn.Module):
                 read = ids if name == "forward" else ids.flip(0)
                 x = self.words(read)
                 layers = [x]
-                for i, lstm in enumerate(getattr(self, name)):
+                for i, lstm in enumerate(getattr(self, f"{name}_layers")):
                     y, _ = lstm(x)
                     x = y + x if i else y
                     layers.append(x)
@@ -67,7 +67,7 @@ def ours(theirs, of=lambda p: p):
                 "bias": get(lstm.bias_ih_l0) + get(lstm.bias_hh_l0),
                 "projection": get(lstm.weight_hr_l0).T,
             }
-            for i, lstm in enumerate(getattr(theirs, name))
+            for i, lstm in enumerate(getattr(theirs, f"{name}_layers"))
         }
     head = {"word_embeddings": get(theirs.softmax.weight), "output_bias": get(theirs.softmax.bias)}
     return {"encoder": encoder, "mlm_head": head}
