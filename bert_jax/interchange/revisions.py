@@ -23,7 +23,7 @@ def saved_revisions(workdir: str, note: Note) -> dict[str, int]:
     Raises ``UserError`` if none is saved.
     """
     if not files.as_path(workdir).exists():
-        raise UserError(f"there is no folder {workdir}; give that of a run")
+        raise UserError(f"there is no folder {workdir}; give the folder of a run")
     named, saved = read_run(workdir).get("revisions", {}), saved_steps(workdir)
     there = {name: step for name, step in named.items() if step in saved}
     if not there:

@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 
 from bert_jax.configuration import LossWeight, check_fields
 from bert_jax.corpora.annotators import entities
@@ -32,14 +31,14 @@ from bert_jax.errors import UserError
 from bert_jax.losses.cross_entropy import cross_entropy, prediction
 from bert_jax.models.config import ModelConfig
 from bert_jax.models.dropout import RowRng
-from bert_jax.models.encoders.ernie_thu import ENTITY_IDS, ENTITY_VECTORS
+from bert_jax.models.encoders.ernie_thu import ENTITY_IDS, ENTITY_VECTORS, EntityHead
 from bert_jax.models.entity_table import EntityTable
-from bert_jax.models.gradients import gather, look_up
-from bert_jax.models.heads import Head, Outputs
+from bert_jax.models.gradients import look_up
+from bert_jax.models.heads import Outputs
 from bert_jax.models.masks import NEVER
 from bert_jax.models.model import Part, encoder_file
 from bert_jax.models.placement import constrain
-from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm, activation_dtype
+from bert_jax.models.primitives import activation_dtype
 from bert_jax.objectives import mlm_nsp
 from bert_jax.objectives.base import Setting, Term
 from bert_jax.records import Batch, BatchSpec, Sum
@@ -66,23 +65,6 @@ class Config(mlm_nsp.Config):
 
     def __post_init__(self, where: str) -> None:
         check_fields(self, where, "at least 1 is needed", "max_entities", sound=lambda n: n >= 1)
-
-
-class EntityHead(Head):
-    """Predicts the vectors of entities from the vectors of their mentions' first tokens.
-
-    Parameters: ``transform/{kernel, bias}``, ``layer_norm/{scale, bias}``.
-    """
-
-    reads: ClassVar[tuple[str, ...]] = ("entity_positions",)
-
-    @nn.compact
-    def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
-        """Return predicted_entities [B, M, E] at ``entity_positions`` [B, M]."""
-        config: Any = self.config
-        x = gather(outputs["sequence"], batch["entity_positions"])
-        dense = Dense(config, (("embed", config.hidden_size),), ((None, config.entity_size),), name="transform")
-        return {"predicted_entities": LayerNorm(config, name="layer_norm")(ACTIVATIONS[config.activation](dense(x)))}
 
 
 class Objective(mlm_nsp.Objective):

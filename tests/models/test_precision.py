@@ -14,7 +14,18 @@ from flax import linen as nn
 
 from bert_jax.models import heads
 from bert_jax.models.bilstm import BiLstm
-from bert_jax.models.encoders import albert, distilbert, electra, gpt2, modernbert, seq2seq, transformer_xl, xlnet
+from bert_jax.models.encoders import (
+    albert,
+    bilm,
+    distilbert,
+    electra,
+    ernie_thu,
+    gpt2,
+    modernbert,
+    seq2seq,
+    transformer_xl,
+    xlnet,
+)
 from bert_jax.models.heads import HiddenStates
 from bert_jax.models.model import LM_HEAD, POOLER, SOP_HEAD, Model, Part, encoder_file, head_class, token_head
 from bert_jax.models.primitives import ACTIVATIONS, Dense
@@ -36,6 +47,10 @@ MODERNBERT = modernbert.Config(**(TINY | {"num_layers": 1}), dtype="bfloat16")
 GPT2 = gpt2.Config(**(TINY | {"num_layers": 1}), dtype="bfloat16")
 SEQ2SEQ = seq2seq.Config(**(TINY | {"num_layers": 1}), dtype="bfloat16", num_decoder_layers=1)
 TRANSFORMER_XL = transformer_xl.Config(**(TINY | {"num_layers": 1}), dtype="bfloat16")
+BILM = bilm.Config(TINY["vocab_size"], 32, 1, 24, dtype="bfloat16")
+ERNIE_THU = ernie_thu.Config(
+    **(TINY | {"num_layers": 1}), dtype="bfloat16", num_token_layers=0, entity_size=8, num_entity_heads=2
+)
 XLNET = xlnet.Config(**(TINY | {"num_layers": 1}), dtype="bfloat16")
 WRITTEN = {  # what a decoder reads
     "decoder_input_ids": random_batch()["masked_positions"],
@@ -79,13 +94,20 @@ MODULES: dict[str, tuple[Any, dict[str, np.ndarray]]] = {  # module, its inputs
     "seq2seq": (Model(SEQ2SEQ, (LM_HEAD,)), IDS | WRITTEN),
     "transformer_xl": (Model(TRANSFORMER_XL, (LM_HEAD,)), MASKED),
     "xlnet": (Model(XLNET, (POOLER, LM_HEAD)), MASKED),
+    "bilm": (Model(BILM, (POOLER, LM_HEAD)), IDS),
+    "ernie_thu": (
+        Model(ERNIE_THU, (LM_HEAD, Part.of("entity_head", ernie_thu.EntityHead))),
+        MASKED | {"entity_positions": WRITTEN["masked_positions"]},
+    ),
     "teacher": (Model(CONFIG, (Part.of("states", HiddenStates, states=(0, 1), width=8),)), IDS),
     "sentence_embeddings": (Model(CONFIG, (Part.of("sentence_vector", heads.SentenceVector),)), IDS),
 }
 OWN_ENCODERS = (
     "albert",
+    "bilm",
     "distilbert",
     "electra",
+    "ernie_thu",
     "gpt2",
     "modernbert",
     "seq2seq",
@@ -93,7 +115,7 @@ OWN_ENCODERS = (
     "xlnet",
 )  # kinds whose encoder has other parameters than the rest
 WIDE = ("erf", "tanh", "exp", "log", "logistic", "rsqrt", "sqrt", "reduce_sum")  # primitives that are never of bfloat16
-VECTORS = ("sequence", "pooled")  # outputs of bfloat16
+VECTORS = ("sequence", "pooled", "predicted_entities")  # outputs of bfloat16
 
 
 def equations(jaxpr: Any) -> Any:
@@ -161,8 +183,9 @@ def test_what_is_float32(kind: str, params: dict[str, Any], outputs: dict[str, d
     length = inputs["input_ids"].shape[-1]
     square = (inputs["input_ids"].size // length, CONFIG.num_heads, length, length)
     products = [value.dtype for name, value in made if name == "dot_general" and value.shape == square]
-    assert products[0] == jnp.float32  # scores; in the backward pass comes the gradient of the probabilities
-    assert products.count(jnp.float32) == CONFIG.num_layers
+    layers = 0 if kind == "bilm" else CONFIG.num_layers  # of attention
+    assert products[:1] == [jnp.float32] * layers  # scores; in the backward pass comes the gradient of probabilities
+    assert products.count(jnp.float32) == layers
 
 
 def test_every_head_is_here() -> None:

@@ -66,7 +66,7 @@ BAD_RECIPES = {
         {"objective": {"masking": {"strategy": "whole_unit", "unit": "wrod"}}},
         "did you mean 'word'? valid: piece, word); name its",
     ),
-    "no objective": ({"objective": {"name": "losses"}}, "valid: ltr, mass, mlm, mlm_nsp"),
+    "no objective": ({"objective": {"name": "losses"}}, "ltr, mass, mlm, mlm_nsp"),
     "short rows": (
         {"phases": {"phase1": {"num_steps": 24, "batch_size": 8, "max_length": 4}}},
         "config.phases.phase1.max_length is 4; a sequence with its special tokens needs at least 5",

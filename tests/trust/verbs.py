@@ -21,6 +21,7 @@ FILES = {
     "squad.json": formats.SQUAD,
     "documents.jsonl": '{"_id": "1", "title": "t", "text": "the cat"}\n{"_id": "2", "title": "", "text": "a dog"}\n',
     "queries.jsonl": '{"_id": "a", "text": "cat"}\n',
+    "facts.tsv": "Paris\tcapital of\tFrance\nLyon\tcity of\tFrance\nRome\tcapital of\tItaly\n",
     "relevances.tsv": "query-id\tcorpus-id\tscore\na\t1\t1\n",
 }
 Arguments = Callable[[Inputs, Path], list[str]]
@@ -169,6 +170,18 @@ READERS = {
         "step task format column pair_column min_count",
         "workdir input dev output",
         ["texts.txt"],
+    ),
+    "transe": Verb(
+        lambda inputs, folder: [
+            "transe",
+            f"--input={folder / 'facts.tsv'}",
+            f"--output={folder / 'deep' / 'out'}",
+            "--size=4",
+            "--epochs=2",
+        ],
+        "size seed",
+        "input output",
+        ["facts.tsv"],
     ),
     "status": Verb(of_run("status"), paths="workdir"),
     "report": Verb(of_run("report"), paths="workdir"),

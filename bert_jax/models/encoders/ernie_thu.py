@@ -39,6 +39,8 @@ from bert_jax.models.encoders.bert import SIZES as SIZES
 from bert_jax.models.encoders.bert import LmHead as LmHead
 from bert_jax.models.encoders.bert import Pooler as Pooler
 from bert_jax.models.encoding import Encoding
+from bert_jax.models.gradients import gather
+from bert_jax.models.heads import Head, Outputs
 from bert_jax.models.masks import Visible
 from bert_jax.models.placement import constrain
 from bert_jax.models.primitives import ACTIVATIONS, Dense, LayerNorm
@@ -199,6 +201,23 @@ def _linked(batch: Batch, visible: Visible) -> Visible:
     mask = ((tokens > 0) & ((ids > 0) | (places == 0))).astype(jnp.int32)
     sequences = None if visible.sequence_ids is None else visible.sequence_ids * mask
     return visible.replace(attention_mask=mask, sequence_ids=sequences)  # type: ignore[attr-defined,no-any-return]
+
+
+class EntityHead(Head):
+    """Predicts the vectors of entities from the vectors of their mentions' first tokens.
+
+    Parameters: ``transform/{kernel, bias}``, ``layer_norm/{scale, bias}``.
+    """
+
+    reads: ClassVar[tuple[str, ...]] = ("entity_positions",)
+
+    @nn.compact
+    def __call__(self, outputs: Outputs, batch: Batch, rng: RowRng | None) -> dict[str, jax.Array]:
+        """Return predicted_entities [B, M, E] at ``entity_positions`` [B, M]."""
+        config: Any = self.config
+        x = gather(outputs["sequence"], batch["entity_positions"])
+        dense = Dense(config, (("embed", config.hidden_size),), ((None, config.entity_size),), name="transform")
+        return {"predicted_entities": LayerNorm(config, name="layer_norm")(ACTIVATIONS[config.activation](dense(x)))}
 
 
 _OF_BERT = (
