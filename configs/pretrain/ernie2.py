@@ -11,10 +11,10 @@ shuffled pieces of a paragraph too. Each batch is of one task, and each token ha
 as many of each task. ``ernie2:tiny``, ``ernie2:tiny_sequential`` and ``ernie2:tiny_joint`` run in minutes on two CPU
 cores, on the text of ``quickstart`` (docstrings of the installed packages), with values of our own.
 
-The steps of the four tasks in the four stages are those of the paper's table on continual learning. Notes on the paper,
-which were not compared with it, have these values: 393,216 tokens a batch, a peak learning rate of 5e-5, the decay of
-the Transformer with 4,000 steps of warm-up in each stage, and Adam with 0.9 and 0.98. The model is BERT-base with 4
-token types and 16 tasks, which has 109,496,064 parameters.
+The steps of the four tasks in the four stages are from the paper's table on continual learning. These values were taken
+from notes and not compared with the paper: 393,216 tokens a batch, a peak learning rate of 5e-5, the decay of the
+Transformer with 4,000 steps of warm-up in each stage, and Adam with 0.9 and 0.98. The model is BERT-base with 4 token
+types and 16 tasks, which has 109,496,064 parameters.
 
 The published English model has learned discourse relations too (``objectives/discourse.py``). The Chinese model, at a
 rate of 1.28e-4, has learned sentence distance, discourse relations and relevance in place of capitals and of token and

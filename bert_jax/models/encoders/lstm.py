@@ -64,9 +64,8 @@ class Encoder(nn.Module):
     """Applies the embeddings, ``num_layers`` layers and a last layer norm; each sequence of a packed row alone."""
 
     config: Config
-    reads: ClassVar[frozenset[str]] = frozenset(
-        {"sequence_ids", "position_ids"}
-    )  # no positions, which packed rows have
+    # ``position_ids``, which packed rows have, are of no use here.
+    reads: ClassVar[frozenset[str]] = frozenset({"sequence_ids", "position_ids"})
 
     @nn.compact
     def __call__(
