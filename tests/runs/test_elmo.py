@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -18,8 +17,11 @@ from tests.tasks import toy_tasks
 from tests.training.gang import records
 
 
-def recipe_of(folder: Path, **changes: Any) -> dict[str, Any]:
-    return toy.recipe(
+@pytest.fixture(scope="module")
+def elmo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of four steps."""
+    folder = tmp_path_factory.mktemp("elmo")
+    recipe = toy.recipe(
         toy.write_text(folder / "text.txt"),
         objective={"name": "bilm", "arrangement": "streams"},
         model=toy.MODELS["bilm"] | {"memory_length": 1, "num_layers": 2},
@@ -27,15 +29,16 @@ def recipe_of(folder: Path, **changes: Any) -> dict[str, Any]:
         schedule={"warmup_steps": 1},
         optimizer={"name": "adagrad"},
         training={"log_every_steps": 2, "eval_every_steps": 4, "eval_rows": 8, "loggers": (), "micro_batches": 2},
-        **changes,
     )
+    path = toy.write_recipe(folder / "recipe.json", recipe)
+    with toy.one_device():
+        assert run(["pretrain", f"--config={path}", f"--workdir={folder / 'run'}"]) == 0
+    return folder / "run"
 
 
 def test_elmo_is_pretrained_and_its_vectors_are_features(
-    tmp_path: Path, one_device: None, capsys: pytest.CaptureFixture[str]
+    elmo: Path, tmp_path: Path, one_device: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    elmo, path = tmp_path / "elmo", toy.write_recipe(tmp_path / "recipe.json", recipe_of(tmp_path))
-    assert run(["pretrain", f"--config={path}", f"--workdir={elmo}"]) == 0
     last = [record for record in records(elmo) if record["split"] == "eval"][-1]
     mean = (last["forward_loss"] + last["backward_loss"]) / 2
     assert last["perplexity"] == pytest.approx(np.exp(mean), rel=1e-4)
@@ -64,9 +67,7 @@ def test_elmo_is_pretrained_and_its_vectors_are_features(
     assert "a dog." in capsys.readouterr().out
 
 
-def test_a_tagger_on_frozen_elmo_learns_a_mix_of_its_layers(tmp_path: Path, one_device: None) -> None:
-    path, elmo = toy.write_recipe(tmp_path / "recipe.json", recipe_of(tmp_path)), tmp_path / "elmo"
-    assert run(["pretrain", f"--config={path}", f"--workdir={elmo}"]) == 0
+def test_a_tagger_on_frozen_elmo_learns_a_mix_of_its_layers(elmo: Path, tmp_path: Path, one_device: None) -> None:
     toy_tasks.write_toy(tmp_path, "tagging", 48, 16)
     recipe = toy_tasks.recipe("tagging", schedule={"peak_learning_rate": 3e-2})
     recipe["task"] = {"name": "feature_tagging", "layers": "weighted_sum_with_embeddings", "lstm_size": 8}
@@ -74,7 +75,7 @@ def test_a_tagger_on_frozen_elmo_learns_a_mix_of_its_layers(tmp_path: Path, one_
     assert toy_tasks.finetune(tmp_path, f"--init={elmo}", workdir="tagger") == 0
     losses = [record["loss"] for record in toy_tasks.evaluations(tmp_path, "tagger")]
     assert losses[-1] < 0.9 * losses[0]
-    before, after = (bert_jax.load(str(tmp_path / name)) for name in ("elmo", "tagger"))
+    before, after = (bert_jax.load(str(path)) for path in (elmo, tmp_path / "tagger"))
     jax.tree.map(np.testing.assert_array_equal, before.params["encoder"], after.params["encoder"])
     mix = after.params["layer_mix"]
     assert mix["weights"].shape == (3,)
