@@ -47,7 +47,7 @@ def made(folder: Path, objective: dict[str, Any], **changes: Any) -> Any:
 def test_a_class_for_each_sequence(module: ModuleType, labelled: Text) -> None:
     """And ``inputs`` changes nothing: no token is masked, and an encoder without tasks hears of none."""
     task = objective(module, labelled, packing="packed")
-    name, batch = task.arrangement, rows_of(task)
+    name, batch = task.arrangement, rows_of(task, 4)
     assert task.output_shapes()[f"{name}_logits"].shape[1:] == (
         task.batch_specs["phase1"]["cls_positions"].shape[0],
         OF_SEQUENCES[module],
