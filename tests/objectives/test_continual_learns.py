@@ -3,12 +3,12 @@
 Toy text: documents of six sentences such as ``first Anna reads books in Paris``. Who and where are the same in all
 sentences of a document, the verb says what follows it, and the first words are in order. So every task can be learned.
 
-Measured on 2 shared CPU cores (AMD EPYC), 2026-11-28, with 800 steps of 32 x 32 positions, seeds 0, 1 and 2. The loss
-of masked words after the last stage, in nats (a trigram cloze has 0.91, a unigram 3.90):
+Measured on 2 shared CPU cores (AMD EPYC), 2026-11-28, with 800 steps of 32 x 32 positions. The loss of masked words
+after the last stage, in nats (a trigram cloze has 0.91, a unigram 3.90):
 
-    sequential   FIGURES
-    continual
-    joint
+    continual    1.451 (seed 0), 1.661 (seed 1)
+    joint        3.160 (seed 0)
+    sequential   6.093 (seed 0), 5.186 (seed 1)
 """
 
 from __future__ import annotations
