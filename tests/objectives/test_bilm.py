@@ -21,6 +21,7 @@ from bert_jax.objectives.base import Setting
 from bert_jax.records import Feature, Sum
 from bert_jax.rows.masking import MaskingConfig
 from bert_jax.training import mesh as meshes
+from bert_jax.training.mesh import MeshConfig
 from tests.models.golden_bilm import V, config_of, task_of
 from tests.objectives.texts import LENGTH, counts_of, rows_of
 from tests.training import test_memory
@@ -114,6 +115,8 @@ def test_what_does_not_fit_is_one_line(make: Any, message: str) -> None:
 
 # ---- State from step to step -----------------------------------------------------------------------------------------
 
+TENSOR = {"data, fsdp and tensor": (8, MeshConfig(data=2, fsdp=2, tensor=2), 1)}
+
 
 def lanes_task(text: Text, memory: int = 1) -> objective.Objective:
     config = bilm.Config(text[1].size, 256, 2, 24, memory_length=memory, dropout_rate=0.0)  # wide enough to be split
@@ -124,7 +127,7 @@ def lanes_task(text: Text, memory: int = 1) -> objective.Objective:
 @functools.cache
 def trained(text: Text, layout: str) -> list[tuple[float, dict[str, np.ndarray]]]:
     """Return the forward loss of each step and the memory after it; the rate is next to nothing."""
-    task, (devices, mesh_config, micro_batches) = lanes_task(text), LAYOUTS[layout]
+    task, (devices, mesh_config, micro_batches) = lanes_task(text), {**LAYOUTS, **TENSOR}[layout]
     of = test_memory.experiment_of(mesh_config, micro_batches)
     mesh = of.make_mesh(jax.devices()[:devices])
     state, frozen = of.initial_state(task, mesh).make(0)
@@ -169,7 +172,9 @@ def test_the_state_of_a_lane_is_as_of_the_whole_text(text: Text) -> None:
     assert np.abs(lost - wanted)[1:].min() > 0.01, "the power check: what a state that is lost would give"
 
 
-@pytest.mark.parametrize("layout", ["4 micro-batches", "sharded update"])
+@pytest.mark.parametrize(
+    "layout", ["4 micro-batches", "sharded update", *(pytest.param(name, marks=pytest.mark.heavy) for name in TENSOR)]
+)
 def test_every_layout_hands_on_the_same_state(text: Text, layout: str) -> None:
     for (loss, memory), (wanted, kept) in zip(trained(text, layout), trained(text, "one device"), strict=True):
         assert loss == pytest.approx(wanted, 1e-5)

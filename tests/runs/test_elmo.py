@@ -14,6 +14,7 @@ import bert_jax
 from bert_jax.cli.main import run
 from tests import toy
 from tests.tasks import toy_tasks
+from tests.training import gang
 from tests.training.gang import records
 
 
@@ -81,3 +82,17 @@ def test_a_tagger_on_frozen_elmo_learns_a_mix_of_its_layers(elmo: Path, tmp_path
     assert mix["weights"].shape == (3,)
     assert np.ptp(mix["weights"]) > 1e-3
     assert float(mix["scale"]) != 1.0
+
+
+@pytest.mark.heavy
+def test_a_run_that_is_cut_goes_on_with_the_same_state(tmp_path: Path) -> None:
+    path = gang.make_inputs(tmp_path, num_steps=26, every_steps=8)
+    config = json.loads(path.read_text())
+    config["objective"] = {"name": "bilm", "arrangement": "streams"}
+    config["model"] = {**toy.MODELS["bilm"], "hidden_size": 32, "max_length": 32, "memory_length": 1}
+    path.write_text(json.dumps(config))
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    gang.train(path, whole)
+    gang.break_off(path, cut, 21)
+    assert gang.train(path, cut) == records(whole)
+    gang.assert_same_model(cut, whole)
