@@ -110,7 +110,7 @@ class MentionTask(classification.Task):
         model: Any = setting.model
         self.table = EntityTable.load(config.entities, "config.task.entities")
         self.table.check_width(model.entity_size)
-        if model.num_layers - model.num_token_layers < 2:
+        if model.num_layers - model.first_with_entities < 2:
             self.notes.append(
                 "one layer of the model reads entities, so [CLS] does not see them; two layers are needed"
             )

@@ -35,12 +35,18 @@ def graph(folder: Path, lexicon: Mapping[str, int] = LEXICON, rows: int = 12, wi
     return {"entities": str(folder / "vectors.npy"), "lexicon": str(folder / "entities.tsv")}
 
 
-def make(examples: list[dict[str, Any]], keys: Mapping[str, Any], packing: Any = "none", width: int = WIDTH) -> Any:
+def make(
+    examples: list[dict[str, Any]],
+    keys: Mapping[str, Any],
+    packing: Any = "none",
+    width: int = WIDTH,
+    num_token_layers: int | None = 1,
+) -> Any:
     """Return the task ``relation_classification`` of an ERNIE with entities, or of a BERT if ``width`` is 0."""
     module = catalogue.find("tasks", "relation_classification", having="Task")
     config, tokenizer = module.Config(marks=toy_tasks.MARKS, **keys), toy_tasks.make_tokenizer()
     sizes: dict[str, Any] = {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "mlp_dim": 64, "max_length": 32}
-    of_entities = {"num_token_layers": 1, "entity_size": width, "num_entity_heads": 2}
+    of_entities: dict[str, Any] = {"entity_size": width, "num_entity_heads": 2, "num_token_layers": num_token_layers}
     encoder = (
         ernie_thu.Config(tokenizer.size, **sizes, **of_entities) if width else bert.Config(tokenizer.size, **sizes)
     )
@@ -118,6 +124,14 @@ def test_ids_stand_on_first_pieces_with_their_vectors(tmp_path: Path, packing: s
     vectors = np.load(keys["entities"])
     np.testing.assert_array_equal(batch["entity_vectors"], vectors[batch["entity_ids"]])
     assert batch["entity_vectors"].dtype == np.float32
+
+
+@pytest.mark.parametrize(("num_token_layers", "noted"), [(1, True), (0, False), (None, False)])
+def test_an_encoder_with_one_layer_of_entities_is_noted(
+    num_token_layers: int | None, noted: bool, tmp_path: Path
+) -> None:
+    notes = make(TEXTS, graph(tmp_path), num_token_layers=num_token_layers).notes
+    assert any(note.startswith("one layer of the model reads entities") for note in notes) == noted
 
 
 def test_mentions_without_a_vector_are_counted(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ SHAPE = {
 }
 PHASE = {"batch_size": BATCH, "max_length": LENGTH}
 COMMON: dict[str, Any] = {
-    "vocab": {"path": "", "size": 4_096, "lowercase": False},
+    "vocab": {"path": "", "size": 2_048, "lowercase": False},
     "corpus": {"path": "", "source": "text_files", "options": {"paths": ()}, "heldout_fraction": 0.12},
     "objective": {"packing": "packed"},
     "phases": {"pretraining": {"num_steps": STEPS, **PHASE}},
