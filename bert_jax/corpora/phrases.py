@@ -23,6 +23,8 @@ SPACED = re.compile(
     r"[^\W_\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
     r"\U00020000-\U0003ffff]"
 )
+# Matches where a phrase may begin: at the first letter of a word, or at any character outside of such words.
+_BEGINS = re.compile(rf"(?<!{SPACED.pattern}){SPACED.pattern}|(?!{SPACED.pattern})\S")
 
 
 def read_lines(path: str) -> Iterator[tuple[int, str, str]]:
@@ -53,21 +55,19 @@ def table_of(phrases: Iterable[str]) -> Table:
 
 def matches(text: str, table: Table) -> Iterator[tuple[int, int]]:
     """Yield (start, stop), the character span of each phrase found in ``text``."""
-    start = 0
-    while start < len(text):
-        stop = start + _longest(text, start, table)
-        if stop > start:
+    stop = 0
+    for begin in _BEGINS.finditer(text):
+        start = begin.start()
+        if start >= stop and (length := _longest(text, start, table)):
+            stop = start + length
             yield start, stop
-        start = max(stop, start + 1)
 
 
 def _longest(text: str, start: int, table: Table) -> int:
     """Return the length of the longest phrase that begins at ``start``; 0 if there is none."""
     for beginning in (text[start : start + 2], text[start]):
         for length, phrases in table.get(beginning, {}).items():
-            if text[start : start + length] in phrases and not (
-                _in_word(text, start) or _in_word(text, start + length)
-            ):
+            if text[start : start + length] in phrases and not _in_word(text, start + length):
                 return length
     return 0
 

@@ -35,7 +35,7 @@ class Text:
     def config(self, name: str, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the recipe of the row ``name`` with the paths of vocabulary and corpus, both made if missing.
 
-        A row with columns has a corpus of its own, of the same text and vocabulary.
+        A row with columns, or with another use of the vocabulary, has a corpus of its own, of the same text and pieces.
         """
         self._write_books()
         self._make("all", self._common)
@@ -44,7 +44,8 @@ class Text:
         if vectors := own["objective"].get("entities"):
             self._write_knowledge()
             own["objective"]["entities"] = str(self._folder / vectors)
-        place = name if config["corpus"].get("columns") else "all"
+        alike = not config["corpus"].get("columns") and config["vocab"] == self._common["vocab"]
+        place = "all" if alike else name
         if place != "all":
             self._make(place, own)
         return complete({"corpus": {"path": str(self._folder / place / CORPUS), "columns": {}}}, own)
