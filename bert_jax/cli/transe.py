@@ -23,9 +23,10 @@ def run(arguments: argparse.Namespace) -> None:
     a = arguments
     files.check_new(a.output)
     graph = read_graph(a.input)
+    files.check_writable(a.output, folder=True)
+    count = len(graph.entities)
+    print(f"{count:,} entities, {len(graph.relations):,} relations, {len(graph.triples):,} facts", flush=True)
     tables = learn(graph, Settings(a.size, a.epochs, a.seed))
     write(graph, tables, a.output)
-    count = len(graph.entities)
-    print(f"{count:,} entities, {len(graph.relations):,} relations, {len(graph.triples):,} facts")
     print(f"the tail of a fact has the rank {mean_rank(tables, graph.triples):,.1f} of {count:,} on average")
     print(f"{a.output}/{VECTORS} has {count + 1:,} rows of {a.size}, row 0 of zeros; {a.output}/{LEXICON} names them")

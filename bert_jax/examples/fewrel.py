@@ -31,8 +31,8 @@ class Reader:
                 where = f"{path}, {label}[{number}]"
                 try:
                     yield DataRecord(_record(sentence) | {"label": label}, where)
-                except (KeyError, IndexError, TypeError, ValueError) as error:
-                    yield BadRecord(where, f"is no sentence with tokens, h and t ({error!r:.80})")
+                except (LookupError, TypeError, ValueError):
+                    yield BadRecord(where, "needs tokens, and h and t as [name, id, [places of tokens, ...]]")
 
 
 def _record(sentence: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def _record(sentence: Mapping[str, Any]) -> dict[str, Any]:
         _, entity, (places, *_) = sentence[key]
         first, last = places[0], places[-1]
         if not 0 <= first <= last < len(tokens):
-            raise ValueError(f"{key} is at {first} to {last} of {len(tokens)} tokens")
+            raise ValueError(key)
         start = len(" ".join([*tokens[:first], ""]))
         record |= {role: [start, start + len(" ".join(tokens[first : last + 1]))], f"{role}_entity": str(entity)}
     return {"text": " ".join(tokens), **record}

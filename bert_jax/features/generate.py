@@ -100,8 +100,8 @@ def stepper_of_trained(model: TextModel) -> Stepper:
     stepper = stepper_of(config, model.tokenizer, ways)
     if stepper is None:
         raise UserError(
-            f"this model ({config.encoder}) reads both sides of a token and cannot write; models of the recipes "
-            f"{', '.join(RECIPES)} write, and models of a recipe with --config.objective.name=ltr"
+            f"this model ({config.encoder}) does not read from left to right alone and cannot write; models of the "
+            f"recipes {', '.join(RECIPES)} write, and models of a recipe with --config.objective.name=ltr"
         )
     learned_a_task = isinstance(stepper, LeftToRight) and ways and facts.get("task")
     return dataclasses.replace(stepper, goes_on=False) if learned_a_task else stepper  # type: ignore[type-var]

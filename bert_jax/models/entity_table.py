@@ -15,6 +15,8 @@ import numpy as np
 from bert_jax.errors import UserError, first_line
 from bert_jax.storage import files, reading
 
+_ROWS_AT_ONCE = 65_536
+
 
 @dataclasses.dataclass(frozen=True)
 class EntityTable:
@@ -22,7 +24,7 @@ class EntityTable:
 
     Attributes:
       path: the file.
-      vectors: float16 or float32 [N, E], memory-mapped and read-only: opening a table reads row 0 alone.
+      vectors: float16 or float32 [N, E], all finite, memory-mapped and read-only.
     """
 
     path: str
@@ -32,10 +34,13 @@ class EntityTable:
     def load(cls, path: str, where: str = "config.objective.entities") -> EntityTable:
         """Return the table in the file ``path``; ``where`` is the key that names the file, for messages.
 
-        Raises ``UserError`` if the file is missing or on an object store, or is no such table.
+        The file is read once, to look for numbers that are not finite. Raises ``UserError`` if the file is missing or
+        on an object store, or is no such table.
         """
         needed = "a local .npy file with float16 or float32 vectors [N, E] is needed, row 0 all zeros"
-        place = files.as_path(path or ".")
+        if not path:
+            raise UserError(f"{where} is not given; {needed}")
+        place = files.as_path(path)
         if files.is_remote(path) or not place.is_file():
             found = "which is on an object store" if files.is_remote(path) else "and there is no such file"
             raise UserError(f"{where} is {path!r}, {found}; {needed}")
@@ -50,6 +55,13 @@ class EntityTable:
             raise UserError(
                 f"{where} is {path!r}, whose row 0 is not zeros; row 0 stands for no entity, so put a row of zeros "
                 "before the vectors, and let the ids of the lexicon count from 1"
+            )
+        starts = range(0, len(vectors), _ROWS_AT_ONCE)
+        bad = sum(int((~np.isfinite(vectors[i : i + _ROWS_AT_ONCE])).any(axis=1).sum()) for i in starts)
+        if bad:
+            raise UserError(
+                f"{where} is {path!r}, in which {bad:,} of {len(vectors):,} vectors ({bad / len(vectors):.2%}) have "
+                "numbers that are not finite; give these entities zeros, or take another table"
             )
         return cls(path, vectors)
 

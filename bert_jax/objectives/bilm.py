@@ -41,6 +41,8 @@ class Objective(ltr.Objective):
         "backward_loss": "Loss of the token before, nats",
         "forward_accuracy": "Accuracy of the token after",
         "backward_accuracy": "Accuracy of the token before",
+        "forward_perplexity": "Perplexity of the token after",
+        "backward_perplexity": "Perplexity of the token before",
     }
 
     def terms(self, config: Config) -> dict[str, Term]:

@@ -31,6 +31,7 @@ from bert_jax.text.tokenizer import Tokenizer
 COLUMN = "capitals"
 HEAD = Part.of("capitals_head", Classifier, num_outputs=2, vectors="sequence", logits="capital_logits")
 _SPANS, _SPAN = 64, 4_096  # capitals are looked for in so many spans of so many tokens
+_LEAST = 1e-3  # of the tokens; text in a script with capitals has more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +52,8 @@ class Objective(task_ids.WithTaskId):
     columns = (COLUMN,)
     derived = ("capital_labels", "capital_weights")
     titles: ClassVar[Mapping[str, str]] = {
-        "capitals_loss": "Capital letters: loss, nats",
-        "capitals_accuracy": "Capital letters: accuracy",
+        "capitals_loss": "Capital-letter loss, nats",
+        "capitals_accuracy": "Capital-letter accuracy",
     }
 
     def with_text(self, corpus: Corpus | Mixture, tokenizer: Tokenizer, vocab_size: int | None = None) -> Self:
@@ -64,10 +65,11 @@ class Objective(task_ids.WithTaskId):
             )
         other = super().with_text(corpus, tokenizer, vocab_size)
         splits = [one.split("train") for one in other._mixture.corpora.values()]
-        if not any(map(_has_capitals, splits)):
+        if (share := max(map(_share_of_capitals, splits))) < _LEAST:
             raise UserError(
-                "the text has no capital letters, which the objective 'capitals' learns to find; take a text that has "
-                "its capitals, or leave the objective out"
+                f"{share:.2%} of the tokens of the text have a capital letter, which the objective 'capitals' learns "
+                f"to find, and {_LEAST:.1%} or more is needed; take a text that has its capitals, or leave the "
+                "objective out"
             )
         return other
 
@@ -82,8 +84,8 @@ class Objective(task_ids.WithTaskId):
         return super().inputs({**batch, "capital_labels": labels, "capital_weights": weights})
 
 
-def _has_capitals(split: CorpusSplit) -> bool:
-    """Return whether a piece of a split is a capital, in spans of equal distance (all of a split that is short)."""
+def _share_of_capitals(split: CorpusSplit) -> float:
+    """Return the share of the pieces that are capitals, in spans of equal distance (all of a split that is short)."""
     starts = np.unique(np.linspace(0, max(split.num_tokens - _SPAN, 0), _SPANS).astype(np.int64))
     lengths = np.minimum(_SPAN, split.num_tokens - starts)
-    return bool((split.read(starts, lengths, COLUMN) == CAPITAL).any())
+    return float(np.mean(split.read(starts, lengths, COLUMN) == CAPITAL)) if lengths.any() else 0.0

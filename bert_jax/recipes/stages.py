@@ -59,6 +59,8 @@ def _check(allocation: Steps, tasks: Mapping[str, Any]) -> None:
             f"{', '.join(tasks) or 'no task'}; give each task both"
         )
     for task, steps in allocation.items():
+        if not isinstance(steps, Sequence):
+            raise UserError(f"the stages give {task} {steps!r} steps; a tuple with the steps of each stage is needed")
         if wrong := [count for count in steps if type(count) is not int or count < 0]:
             raise UserError(f"the stages give {task} {wrong[0]!r} steps; whole numbers of 0 or more are needed")
     if len({len(steps) for steps in allocation.values()}) > 1:

@@ -120,7 +120,7 @@ def check_sentences(split: Sentences) -> None:
     """Raise ``UserError`` if no document has two sentences, as far as the first documents show."""
     if not (np.diff(split.document_starts[:_LOOKED_AT]) > 1).any():
         raise UserError(
-            "no document of the split has 2 sentences, so no first segment has a second segment after it; masked LM "
+            "no document of the split has 2 sentences, so no sentence follows another; masked LM "
             "alone learns from such text (--config.objective.name=mlm --config.objective.arrangement=sentences), or "
             "check in config.corpus.options what ends a sentence (text_files: format) and a document "
             "(document_boundary)"

@@ -210,7 +210,8 @@ class Pretraining(Prepared):
         absent = [name for name in self.task.needed_columns if name not in corpus.columns]
         if absent and not (corpus.path or corpus.parts):
             is_unit = absent[0] in self.task.units
-            known = configuration.nearest(absent[0], (*(("piece", "word") if is_unit else ()), *corpus.columns))
+            valid = (*(("piece", "word") if is_unit else ()), *corpus.columns)
+            known = configuration.nearest(absent[0], valid) if valid else "it has none"
             begin = "config.objective.masking.unit is" if is_unit else "the objective reads"
             other, otherwise = ("segmenter", ", or take the unit 'word'") if is_unit else ("NAME", "")
             raise UserError(

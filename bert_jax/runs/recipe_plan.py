@@ -159,7 +159,7 @@ class PretrainingRecipe:
             if len(members := settings.members[phase.kind]) > 1:
                 raise UserError(
                     f"{phase.kind} has the members {', '.join(members)}, and plan computes one kind of batch for a"
-                    " phase; plan each by itself, with --config.objective.name and without members"
+                    " phase; plan a recipe whose phases have one objective each, such as each member alone"
                 )
             if phase.num_epochs is not None:
                 where = f"config.phases.{phase.kind}"

@@ -65,7 +65,8 @@ class MentionTask(classification.Task):
 
     Attributes:
       mentions: the roles of mentions, in the order of ``config.task.marks``. The optional role ``entity_role`` of a
-        mention names its entity as the lexicon does; without it, the text of the mention is looked up.
+        mention names its entity as the lexicon does; without it, or if the lexicon lacks the name, the text of the
+        mention is looked up.
       table: the vectors of entities; None if the encoder gets none.
     """
 
@@ -127,7 +128,7 @@ class MentionTask(classification.Task):
         ends = {row: self._spans(marked[row].text)[: kept[row], 1].max(initial=0) for row in long}
         if lost := sum(max(marked[row].starts.values()) >= end for row, end in ends.items()):
             self.notes.append(f"{lost:,} of {len(rows):,} texts have a mention beyond {most} tokens, which is not read")
-        return rows if self.table is None else self._with_ids(rows, examples, marked)
+        return rows if self.table is None else self._with_ids(split, rows, examples, marked)
 
     def _spans(self, text: str) -> np.ndarray:
         """Return the characters [start, end) of each piece of a text, int64 [n, 2]."""
@@ -135,8 +136,13 @@ class MentionTask(classification.Task):
         pieces = places_of_text(encoded, self.setting.tokenizer.around)
         return np.array(encoded.offsets[pieces], np.int64).reshape(-1, 2)
 
-    def _with_ids(self, rows: EncodedRows, examples: Sequence[Example], marked: Sequence[_Marked]) -> EncodedRows:
-        """Return ``rows`` with ``entity_ids``, and note how many mentions have no vector."""
+    def _with_ids(
+        self, split: str, rows: EncodedRows, examples: Sequence[Example], marked: Sequence[_Marked]
+    ) -> EncodedRows:
+        """Return ``rows`` with ``entity_ids``, and note how many mentions have no vector.
+
+        Raises ``UserError`` if no mention of ``train`` has a vector.
+        """
         before, after = map(len, self.setting.tokenizer.around)
         flat, found = np.zeros(int(rows.offsets[-1]), np.int32), 0
         for row, (example, one) in enumerate(zip(examples, marked, strict=True)):
@@ -145,11 +151,17 @@ class MentionTask(classification.Task):
             for role, start in one.starts.items():
                 first = int(np.argmax(spans[:, 1] > start))
                 if (name := example.get(self.entity_role(role))) is not None:
-                    ids[first] = self.lexicon.id_of(name)
+                    ids[first] = self.lexicon.id_of(name) or ids[first]
                 found += bool(ids[first])
             begin, end = rows.offsets[row] + before, rows.offsets[row + 1] - after
             flat[begin:end] = ids[: end - begin]
         total = len(examples) * len(self.mentions)
+        if split == "train" and not found:
+            raise UserError(
+                f"none of the {total:,} mentions of train has a vector: the lexicon {self.config.lexicon} has neither "
+                "their text nor the names that their examples give; take the lexicon of these entities, or leave "
+                "config.task.entities out"
+            )
         share = f"{(total - found) / max(total, 1):.1%}"
         self.notes.append(f"{total - found:,} of {total:,} mentions ({share}) are of entities without a vector")
         return dataclasses.replace(rows, sequences={**rows.sequences, IDS: flat})

@@ -28,10 +28,10 @@ def test_mentions_are_characters_of_the_joined_tokens(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({"P1": [{**SENTENCE, "t": ["wye", "Q1", [[9]]]}]}, r"a.json, P1\[0\] is no sentence with tokens, h and t \(V"),
-        ({"P1": [{**SENTENCE, "t": ["wye", "Q1", []]}]}, r"a.json, P1\[0\] is no sentence with tokens, h and t"),
-        ({"P1": [{"tokens": ["a"]}]}, r"is no sentence with tokens, h and t \(KeyError\('h'\)\)"),
-        ({"P1": [5]}, "is no sentence with tokens, h and t"),
+        ({"P1": [{**SENTENCE, "t": ["wye", "Q1", [[9]]]}]}, r"a.json, P1\[0\] needs tokens, and h and t as \[name"),
+        ({"P1": [{**SENTENCE, "t": ["wye", "Q1", []]}]}, r"a.json, P1\[0\] needs tokens, and h and t as \[name"),
+        ({"P1": [{"tokens": ["a"]}]}, "needs tokens, and h and t as"),
+        ({"P1": [5]}, "needs tokens, and h and t as"),
         ({"P1": 5}, "a.json is no object of relations with a list of sentences each; set config.data.format"),
         ([SENTENCE], "a.json is no object of relations"),
     ],

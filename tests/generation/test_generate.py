@@ -160,7 +160,7 @@ def test_bad_input_is_one_line(
 
 def test_a_model_that_cannot_write(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        UserError, match=r"this model \(bert\) reads both sides of a token and cannot write; models of the"
+        UserError, match=r"this model \(bert\) does not read from left to right alone and cannot write; mod"
     ):
         model_of(attention="bidirectional").generate(["a"])
     whole = model_of()

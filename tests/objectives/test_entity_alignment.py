@@ -46,6 +46,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     toy.write_text(folder / "text.txt")
     (folder / "names.tsv").write_text("".join(f"{name}\t{row}\n" for row, name in enumerate(NAMES, start=1)))
     np.save(folder / "entities.npy", VECTORS)
+    np.save(folder / "nan.npy", np.where(np.isin(np.arange(SIZE), (3, 7))[:, None], np.nan, VECTORS))
     return folder
 
 
@@ -266,6 +267,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"table": "nowhere.npy"},
         r"config.objective.entities is '.*nowhere.npy', and there is no such file; a l",
     ),
+    "not finite": ({"table": "nan.npy"}, r"in which 2 of 11 vectors \(18.18%\) have numbers that are not fi"),
     "no table": ({"table": "names.tsv"}, "config.objective.entities is .* cannot be read"),
     "width": (
         {"fields": {"entity_size": 4}},

@@ -134,6 +134,19 @@ def test_an_encoder_with_one_layer_of_entities_is_noted(
     assert any(note.startswith("one layer of the model reads entities") for note in notes) == noted
 
 
+def test_the_phrase_counts_where_the_lexicon_lacks_the_name_of_an_entity(tmp_path: Path) -> None:
+    one = example("anna jones was in oslo today", "anna jones", "oslo", head_entity="Q1", tail_entity="Q2")
+    task = make([one], graph(tmp_path))
+    assert "train: 0 of 2 mentions (0.0%) are of entities without a vector" in task.notes
+    [row] = task.source("train", KIND, 0).rows(np.zeros(1, np.int64), np.zeros(1, np.int64))["entity_ids"]
+    assert set(row) == {0, 1, LEXICON["anna jones"]}
+
+
+def test_no_mention_with_a_vector_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="^none of the 6 mentions of train has a vector: the lexicon .*tsv has"):
+        make(TEXTS, graph(tmp_path, {"nobody": 1}))
+
+
 def test_mentions_without_a_vector_are_counted(tmp_path: Path) -> None:
     notes = make(TEXTS, graph(tmp_path)).notes
     assert "train: 2 of 6 mentions (33.3%) are of entities without a vector" in notes

@@ -34,6 +34,10 @@ class Arrangement(sentence_pairs.Pairs):
     label = "discourse"
     fields: ClassVar[dict[str, Field]] = sentence_pairs.fields_of(label)
     column: ClassVar[str] = "connectives"  # the column of the corpus with the classes
+    no_pairs: ClassVar[str] = (
+        "no sentence that follows another begins with a phrase of the column 'connectives'; take more text, or another "
+        "list of phrases for the annotator of config.corpus.columns"
+    )
 
     def __post_init__(self) -> None:
         where = "config.objective.arrangement_options"
@@ -65,10 +69,7 @@ class Arrangement(sentence_pairs.Pairs):
             chunks.truncate(records, *sides, max_length - self.special_tokens, random.fold(key, second))
             yield records
         if not found:
-            raise UserError(
-                f"no sentence that follows another begins with a phrase of the column {self.column!r}; take more text, "
-                "or another list of phrases for the annotator of config.corpus.columns"
-            )
+            raise UserError(self.no_pairs)
 
     def makes_pair(self, starts: Ints, second: Ints) -> Bools:
         """Return whether each sentence ``second`` [n] makes a pair with the one before it: both are of one document."""

@@ -26,6 +26,11 @@ class Arrangement(discourse.Arrangement):
     label = "ir_relevance"
     fields: ClassVar[dict[str, Field]] = sentence_pairs.fields_of(label)
     column: ClassVar[str] = "relevance"
+    no_pairs: ClassVar[str] = (
+        "no document of the text is a query and a text that begins with its label, two sentences in all, as the "
+        "objective 'ir_relevance' reads; write each pair as a document of two lines, 'QUERY' and 'strong: TEXT', "
+        "'weak: TEXT' or 'irrelevant: TEXT'"
+    )
 
     def makes_pair(self, starts: Ints, second: Ints) -> Bools:
         """Return whether each sentence ``second`` [n] is the second of two of a document."""
