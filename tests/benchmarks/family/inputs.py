@@ -43,7 +43,7 @@ class Text:
         own = complete(vocab, config)
         if vectors := own["objective"].get("entities"):
             self._write_knowledge()
-            own["objective"]["entities"] = str(self._folder / vectors)
+            own["objective"] = {**own["objective"], "entities": str(self._folder / vectors)}
         alike = not config["corpus"].get("columns") and config["vocab"] == self._common["vocab"]
         place = "all" if alike else name
         if place != "all":
