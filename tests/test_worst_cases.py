@@ -32,6 +32,7 @@ WORST = {
     "corpora.docstrings.SKIPPED_FILE": ("match", ("", "a", ""), ("", "_test", ".p")),
     "corpora.hits._C1": ("findall", ("", "\u0080", ""), ("", "é", "")),
     "corpora.hits._MOJIBAKE": ("findall", ("", "Ã", ""), ("", "Ã©", "")),
+    "corpora.phrases._BEGINS": ("findall", ("", "a", ""), ("", " ", ""), ("", "中", "")),
     "corpora.phrases.SPACED": ("match", ("", "a", "")),
     "corpora.hugging_face_dataset.COMMIT": ("fullmatch", ("", "a", "x")),
     "corpora.jsonl.ARRAY": ("match", ("", " ", "x"), ("[", " ", "x")),
